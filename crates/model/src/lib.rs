@@ -1,0 +1,17 @@
+//! Names, ids, commands and records that the state machines and the wire share; no behaviour beyond encoding.
+//!
+//! Flow: a session turns a client's request into a [`Command`]; the metadata group orders commands; every node applies them to its
+//! routing table and gets the same [`Outcome`]. Published messages travel as [`message`] records in batches, unchanged from the
+//! session that decoded them to the queue that keeps them and the session that delivers them.
+//! Invariant: nothing here reads a clock, draws randomness or iterates a randomly ordered map.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod command;
+pub mod ids;
+pub mod message;
+pub mod outcome;
+
+pub use command::Command;
+pub use ids::{Incarnation, NodeId, QueueId, SessionId, ShardId};
+pub use outcome::{Outcome, Refusal};

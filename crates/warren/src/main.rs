@@ -1,0 +1,2 @@
+//! warren
+fn main() {}

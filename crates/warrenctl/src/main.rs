@@ -1,0 +1,2 @@
+//! warrenctl
+fn main() {}
