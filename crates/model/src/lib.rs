@@ -5,6 +5,8 @@
 //! session that decoded them to the queue that keeps them and the session that delivers them.
 //! Invariant: nothing here reads a clock, draws randomness or iterates a randomly ordered map.
 
+// rkyv's derive makes public archived twins that cannot be given docs.
+#![allow(missing_docs)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod command;
