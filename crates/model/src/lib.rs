@@ -10,10 +10,12 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod command;
+pub mod consumer;
 pub mod ids;
 pub mod message;
 pub mod outcome;
 
 pub use command::Command;
+pub use consumer::{ConsumerId, Credit, QueueRef, Settlement, Subscription};
 pub use ids::{Incarnation, NodeId, QueueId, SessionId, ShardId};
 pub use outcome::{Outcome, Refusal};

@@ -4,38 +4,9 @@
 //! credit, prefetch or leave, and comes back when it gets more.
 //! Invariant: `Consumer::in_round` says whether it stands in `able`.
 
-use crate::{ConsumeError, Sink, Subscription};
+use crate::{ConsumeError, Sink};
 use std::collections::{BTreeMap, VecDeque};
-use warren_model::SessionId;
-
-/// A consumer: a number that its session gives it and never uses again.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct ConsumerId {
-    /// The session.
-    pub session: SessionId,
-    /// Its number within the session.
-    pub number: u32,
-}
-
-/// How much more a session can take for one consumer before it has written out what it has.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Credit {
-    /// Bytes of records, each counted with [`Credit::OVERHEAD`].
-    pub bytes: u32,
-}
-
-impl Credit {
-    /// What a message costs besides its record.
-    pub const OVERHEAD: u32 = 64;
-    /// What a consumer starts with: enough to keep a socket busy while credit comes back, little enough that a client which does not read costs little.
-    pub const WINDOW: Credit = Credit { bytes: 2 * 1024 * 1024 };
-
-    /// What one record of `len` bytes costs.
-    #[inline]
-    pub fn cost(len: u32) -> i64 {
-        i64::from(len) + i64::from(Self::OVERHEAD)
-    }
-}
+use warren_model::{ConsumerId, Credit, SessionId, Subscription};
 
 /// A consumer and what it may take.
 #[derive(Clone, Debug)]

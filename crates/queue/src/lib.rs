@@ -15,12 +15,12 @@ mod messages;
 #[cfg(test)]
 mod tests;
 
-pub use consumers::{Consumer, ConsumerId, Credit};
+pub use consumers::Consumer;
 
 use bytes::Bytes;
 use consumers::Consumers;
 use messages::{Messages, Stored};
-use warren_model::SessionId;
+use warren_model::{ConsumerId, Credit, SessionId, Settlement, Subscription};
 
 /// What comes of a call, in order.
 pub trait Sink {
@@ -47,30 +47,6 @@ pub struct Delivery<'a> {
     pub offset: u32,
     /// Bytes of the record.
     pub len: u32,
-}
-
-/// What a consumer does with messages that it holds.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Settlement {
-    /// Done with: they are gone.
-    Accept,
-    /// Not wanted: gone (dead-lettered where the queue says so).
-    Discard,
-    /// Back to their places, marked as redelivered.
-    Requeue,
-}
-
-/// How a consumer is to be served.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Subscription {
-    /// Messages need no acknowledgement.
-    pub no_ack: bool,
-    /// Nobody else may consume.
-    pub exclusive: bool,
-    /// At most so many unacknowledged messages; 0: no limit. Not applied without acknowledgement.
-    pub prefetch: u32,
-    /// Each delivery needs leave: the channel has a limit shared by its consumers.
-    pub by_leave: bool,
 }
 
 /// A consumer was refused.
