@@ -1,0 +1,166 @@
+"""Fixtures of the black-box tests: the cluster, and for each test a virtual host of its own with connections to any node.
+
+Every test with the `nodes` fixture runs twice: "one" sends all operations to node 1, "spread" sends each to the node that the scenario
+names. Tests share the cluster and nothing else, so they run in any order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import re
+import secrets
+from typing import Any, Iterator
+
+import pytest
+
+import targets
+from amqp import Channel, Connection
+from targets import Api, ApiError, Target, eventually
+
+_count = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def target() -> Iterator[Target]:
+    """The cluster under test."""
+    target = targets.from_environment()
+    target.up()
+    yield target
+    target.down()
+
+
+@pytest.fixture
+def names(request: pytest.FixtureRequest) -> Any:
+    """Makes names that no other test uses: names("q")."""
+    stem = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower())[:40].strip("-")
+    run = secrets.token_hex(3)
+    return lambda suffix: f"{stem}-{run}-{suffix}"
+
+
+class Nodes:
+    """Connections to the cluster's nodes, in the test's own virtual host."""
+
+    def __init__(self, target: Target, mode: str, vhost: str) -> None:
+        self.target, self.mode, self.vhost = target, mode, vhost
+        self.open: list[Connection] = []
+        self.main: dict[int, Connection] = {}
+        self.vhosts = [vhost]
+
+    def number(self, node: int) -> int:
+        """The node that an operation for `node` goes to in this mode."""
+        return 1 if self.mode == "one" else node
+
+    @property
+    def distinct(self) -> list[int]:
+        """The nodes in use: one, or all."""
+        return [1] if self.mode == "one" else self.target.all()
+
+    def connect(self, node: int, **options: Any) -> Connection:
+        """A new connection, closed at the test's end."""
+        options.setdefault("vhost", self.vhost)
+        connection = Connection(self.target.amqp(self.number(node)), **options)
+        self.open.append(connection)
+        return connection
+
+    def raw(self, node: int = 1, **options: Any) -> Connection:
+        """A bare socket to a node's AMQP port."""
+        return self.connect(node, handshake=False, **options)
+
+    def channel(self, node: int, confirm: bool = False) -> Channel:
+        """A new channel on the test's standing connection to that node."""
+        node = self.number(node)
+        connection = self.main.get(node)
+        if connection is None or connection.eof or connection.closed:
+            connection = self.main[node] = self.connect(node)
+        channel = connection.channel()
+        if confirm:
+            channel.confirm_select()
+        return channel
+
+    def publishers(self) -> list[Channel]:
+        """A channel in confirm mode at every node in use."""
+        return [self.channel(node, confirm=True) for node in self.distinct]
+
+    def api(self, node: int = 1) -> Api:
+        """The node's HTTP API."""
+        return self.target.api(self.number(node))
+
+    def apis(self) -> list[Api]:
+        """The HTTP API of every node in use."""
+        return [self.api(node) for node in self.distinct]
+
+    def bindings(self, api: Api, source: str | None = None) -> list[dict[str, Any]]:
+        """The vhost's bindings as one node lists them, without the default exchange's; of one source where it is named."""
+        listed = [b for b in api.get("bindings", self.vhost) if b["source"]]
+        return listed if source is None else [b for b in listed if b["source"] == source]
+
+    def add_vhost(self, vhost: str) -> None:
+        """One more virtual host, deleted at the test's end."""
+        _open_vhost(self.target, vhost)
+        self.vhosts.append(vhost)
+
+    # --- processes ---
+
+    def forget(self, *nodes: int) -> None:
+        """Closes this test's connections to nodes that are about to go."""
+        ports = {self.target.amqp(node)[1] for node in nodes}
+        for connection in list(self.open):
+            with contextlib.suppress(OSError):
+                if connection.sock.getpeername()[1] in ports:
+                    connection.drop()
+                    self.open.remove(connection)
+        for node in nodes:
+            self.main.pop(node, None)
+
+    def kill(self, node: int) -> None:
+        """kill -9 of the node that `node` stands for."""
+        self.forget(self.number(node))
+        self.target.kill(self.number(node))
+
+    def start(self, *nodes: int) -> None:
+        self.target.start(*(self.number(node) for node in nodes))
+
+    def restart(self, node: int) -> None:
+        """kill -9 and start again of the node that `node` stands for."""
+        self.kill(node)
+        self.start(node)
+
+    def restart_all(self) -> None:
+        """kill -9 of the whole cluster, then all nodes started again."""
+        self.forget(*self.target.all())
+        self.target.restart(*self.target.all())
+
+    def close(self) -> None:
+        for connection in self.open:
+            connection.drop()
+
+
+def _open_vhost(target: Target, vhost: str) -> None:
+    target.api(1).put("vhosts", vhost)
+    target.api(1).put("permissions", vhost, "guest", body={"configure": ".*", "write": ".*", "read": ".*"})
+    if target.rabbitmq:  # it starts a vhost on the other nodes after it has answered
+
+        def opens(node: int) -> bool:
+            Connection(target.amqp(node), vhost=vhost).close()
+            return True
+
+        for node in target.all():
+            eventually(lambda: opens(node), 20, f"vhost {vhost} on node {node}")
+
+
+@pytest.fixture(params=["one", "spread"])
+def nodes(request: pytest.FixtureRequest, target: Target) -> Iterator[Nodes]:
+    """Connections to the nodes, in a virtual host made for this test."""
+    if target.dirty:
+        target.heal()
+    vhost = f"t{next(_count)}-{secrets.token_hex(3)}"
+    _open_vhost(target, vhost)
+    nodes = Nodes(target, request.param, vhost)
+    yield nodes
+    nodes.close()
+    if target.dirty:
+        target.heal()
+    for each in nodes.vhosts:
+        with contextlib.suppress(ApiError):
+            target.api(1).delete("vhosts", each)
