@@ -1,0 +1,115 @@
+//! basic.* but publish: prefetch, consumers, gets, settlement.
+
+use crate::channel::Channel;
+use crate::connection::Core;
+use crate::consumers::ConsumerEntry;
+use crate::requests::{Class, Waiting};
+use crate::{Fault, Flow, Host, Request};
+use warren_model::{Refusal, Settlement, Subscription};
+use warren_protocol as wire;
+use warren_protocol::{Method, NOT_ALLOWED, NOT_IMPLEMENTED, ShortStr};
+
+impl Channel {
+    pub(crate) fn qos(&mut self, core: &mut Core, m: &wire::BasicQos, host: &mut impl Host) -> Result<Flow, Fault> {
+        if m.prefetch_size != 0 {
+            return Err(Fault::Connection(NOT_IMPLEMENTED, format!("NOT_IMPLEMENTED - prefetch_size!=0 ({})", m.prefetch_size)));
+        }
+        let count = u32::from(m.prefetch_count);
+        if m.global {
+            let was = self.shared.limit > 0;
+            self.shared.limit = count;
+            if was != (count > 0) {
+                for (&number, entry) in &mut core.consumers {
+                    if entry.channel == self.number && entry.active && !entry.no_ack {
+                        entry.by_leave = count > 0;
+                        host.set_by_leave(number, count > 0);
+                    }
+                }
+            }
+            self.shared.serve(host);
+        } else {
+            self.prefetch = count;
+        }
+        self.answer(core, false, Method::BasicQosOk)
+    }
+
+    pub(crate) fn consume(&mut self, core: &mut Core, m: &wire::BasicConsume<'_>, host: &mut impl Host) -> Result<Flow, Fault> {
+        let name = self.queue_name(m.queue)?;
+        let queue = host.find_queue(&name)?;
+        let tag = if m.consumer_tag.as_bytes().is_empty() { format!("amq.ctag-{}", host.unique()).into_bytes() } else { m.consumer_tag.as_bytes().to_vec() };
+        if self.tags.contains_key(&tag) {
+            return Err(Fault::Connection(NOT_ALLOWED, format!("NOT_ALLOWED - attempt to reuse consumer tag '{}'", String::from_utf8_lossy(&tag))));
+        }
+        let by_leave = self.shared.limit > 0 && !m.no_ack;
+        let subscription = Subscription { no_ack: m.no_ack, exclusive: m.exclusive, prefetch: if m.no_ack { 0 } else { self.prefetch }, by_leave };
+        let consumer = core.add_consumer(ConsumerEntry::new(self.number, tag.clone(), m.no_ack, by_leave));
+        self.tags.insert(tag.clone(), consumer);
+        let request = Request::Consume { consumer, queue, subscription, tag };
+        self.ask(core, Class::Alone, (60, 20), m.no_wait, Waiting::Consumer(consumer), request, host)
+    }
+
+    pub(crate) fn cancel(&mut self, core: &mut Core, m: &wire::BasicCancel<'_>, host: &mut impl Host) -> Result<Flow, Fault> {
+        let tag = m.consumer_tag.as_bytes();
+        let Some(consumer) = self.tags.remove(tag) else {
+            // RabbitMQ answers cancelling what is not there, too.
+            return self.answer(core, m.no_wait, Method::BasicCancelOk(wire::BasicCancelOk { consumer_tag: m.consumer_tag }));
+        };
+        self.ask(core, Class::Alone, (60, 30), m.no_wait, Waiting::Cancelled(tag.to_vec(), consumer), Request::Cancel { consumer }, host)
+    }
+
+    pub(crate) fn get(&mut self, core: &mut Core, m: &wire::BasicGet<'_>, host: &mut impl Host) -> Result<Flow, Fault> {
+        let queue = host.find_queue(&self.queue_name(m.queue)?)?;
+        let consumer = match self.getters.get(&queue.id.0) {
+            Some(&consumer) => consumer,
+            None => {
+                let consumer = core.add_consumer(ConsumerEntry::getter(self.number));
+                self.getters.insert(queue.id.0, consumer);
+                consumer
+            }
+        };
+        self.ask(core, Class::Alone, (60, 70), false, Waiting::Got(consumer, m.no_ack), Request::Get { consumer, queue, no_ack: m.no_ack }, host)
+    }
+
+    /// ack, nack, reject. An error settles nothing.
+    pub(crate) fn settle(&mut self, core: &mut Core, tag: u64, multiple: bool, settlement: Settlement, host: &mut impl Host) -> Result<Flow, Fault> {
+        if multiple {
+            // 0 stands for all there are; any other tag must be open itself, as RabbitMQ has it.
+            if tag != 0 && !self.unacked.contains(tag) {
+                return Err(unknown_tag(tag));
+            }
+            let shared = &mut self.shared;
+            self.unacked.take_through((tag != 0).then_some(tag), |u| {
+                core.settled(u.consumer, shared);
+                host.settle(u.consumer, u.position, settlement);
+            });
+        } else {
+            let unacked = self.unacked.take(tag).ok_or_else(|| unknown_tag(tag))?;
+            core.settled(unacked.consumer, &mut self.shared);
+            host.settle(unacked.consumer, unacked.position, settlement);
+        }
+        self.shared.serve(host);
+        Ok(Flow::Done)
+    }
+
+    pub(crate) fn recover(&mut self, core: &mut Core, requeue: bool, reply: Option<Method<'static>>, host: &mut impl Host) -> Result<Flow, Fault> {
+        if !requeue {
+            return Err(Fault::Connection(NOT_IMPLEMENTED, "NOT_IMPLEMENTED - requeue=false".into()));
+        }
+        if !self.unacked.is_empty() {
+            self.settle(core, 0, true, Settlement::Requeue, host)?;
+        }
+        match reply {
+            Some(method) => self.answer(core, false, method),
+            None => Ok(Flow::Done),
+        }
+    }
+}
+
+fn unknown_tag(tag: u64) -> Fault {
+    Refusal::precondition_failed(format!("unknown delivery tag {tag}")).into()
+}
+
+/// A short string from bytes that came from one.
+pub(crate) fn short(bytes: &[u8]) -> ShortStr<'_> {
+    ShortStr::new(bytes).unwrap_or_default()
+}

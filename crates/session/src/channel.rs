@@ -1,0 +1,225 @@
+//! One channel's state, and what happens to a frame on it.
+//!
+//! ```text
+//!            channel.open                    fault
+//!   (none) ───────────────▶ Open ───────────────────────────▶ Closing
+//!      ▲                     │ channel.close / close-ok          │ close-ok
+//!      └─────────────────────┴───────────────────────────────────┘
+//! ```
+//! While Closing, all frames but channel.close and channel.close-ok are ignored.
+
+use crate::confirms::Confirms;
+use crate::connection::Core;
+use crate::consumers::SharedLimit;
+use crate::publish::Content;
+use crate::requests::Pending;
+use crate::unacked::UnackedTags;
+use crate::{Fault, Flow, Host};
+use std::collections::{BTreeMap, VecDeque};
+use warren_model::Settlement;
+use warren_protocol::{CHANNEL_ERROR, ChannelClose, ChannelFlowOk, FrameKind, Method, NOT_IMPLEMENTED, RawFrame, ShortStr, UNEXPECTED_FRAME, method_id};
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum State {
+    Open,
+    Closing,
+}
+
+#[derive(Debug)]
+pub(crate) struct Channel {
+    pub(crate) number: u16,
+    pub(crate) state: State,
+    /// The publish whose content is arriving frame by frame.
+    pub(crate) content: Option<Box<Content>>,
+    pub(crate) confirms: Option<Confirms>,
+    /// Listed among the channels whose confirms are to be flushed.
+    pub(crate) dirty: bool,
+    pub(crate) unacked: UnackedTags,
+    pub(crate) last_tag: u64,
+    /// Consumer tag to consumer number.
+    pub(crate) tags: BTreeMap<Vec<u8>, u32>,
+    /// Queue id to the number under which this channel's gets from it are held.
+    pub(crate) getters: BTreeMap<u64, u32>,
+    /// Prefetch of consumers to come (basic.qos without global).
+    pub(crate) prefetch: u32,
+    pub(crate) shared: SharedLimit,
+    /// Requests without an answer, or whose answer waits for an earlier one's.
+    pub(crate) pending: VecDeque<Pending>,
+    /// Whole frames that wait until `pending` is empty.
+    pub(crate) backlog: Vec<u8>,
+    /// What an empty queue name stands for.
+    pub(crate) last_queue: Option<String>,
+}
+
+impl Channel {
+    pub(crate) fn new(number: u16) -> Self {
+        Self {
+            number,
+            state: State::Open,
+            content: None,
+            confirms: None,
+            dirty: false,
+            unacked: UnackedTags::default(),
+            last_tag: 0,
+            tags: BTreeMap::new(),
+            getters: BTreeMap::new(),
+            prefetch: 0,
+            shared: SharedLimit::default(),
+            pending: VecDeque::new(),
+            backlog: Vec::new(),
+            last_queue: None,
+        }
+    }
+
+    /// A frame of an open channel. Faults close the channel or the connection; the caller knows which method to name.
+    pub(crate) fn frame(&mut self, core: &mut Core, frame: &RawFrame<'_>, host: &mut impl Host) -> Result<Flow, Fault> {
+        match frame.kind {
+            FrameKind::Method => {
+                if self.content.is_some() {
+                    return Err(unexpected("expected content header for class 60, got non content header frame instead"));
+                }
+                self.method(core, Method::decode(frame.payload)?, host)
+            }
+            FrameKind::Header => self.content_header(core, frame.payload, host),
+            FrameKind::Body => self.content_body(core, frame.payload, host),
+            FrameKind::Heartbeat => Err(unexpected("heartbeat frame on a channel other than 0")),
+        }
+    }
+
+    fn method(&mut self, core: &mut Core, method: Method<'_>, host: &mut impl Host) -> Result<Flow, Fault> {
+        if !self.pending.is_empty() && !self.may_overtake(&method) {
+            return Ok(Flow::Stall);
+        }
+        match method {
+            Method::BasicPublish(m) => self.begin_publish(&m),
+            Method::BasicAck(m) => self.settle(core, m.delivery_tag, m.multiple, Settlement::Accept, host),
+            Method::BasicNack(m) => self.settle(core, m.delivery_tag, m.multiple, refuse(m.requeue), host),
+            Method::BasicReject(m) => self.settle(core, m.delivery_tag, false, refuse(m.requeue), host),
+            Method::BasicQos(m) => self.qos(core, &m, host),
+            Method::BasicConsume(m) => self.consume(core, &m, host),
+            Method::BasicCancel(m) => self.cancel(core, &m, host),
+            Method::BasicGet(m) => self.get(core, &m, host),
+            Method::BasicRecover(m) => self.recover(core, m.requeue, Some(Method::BasicRecoverOk), host),
+            Method::BasicRecoverAsync(m) => self.recover(core, m.requeue, None, host),
+            Method::ExchangeDeclare(m) => self.exchange_declare(core, &m, host),
+            Method::ExchangeDelete(m) => self.exchange_delete(core, &m, host),
+            Method::ExchangeBind(m) => self.exchange_bind(core, &m, host),
+            Method::ExchangeUnbind(m) => self.exchange_unbind(core, &m, host),
+            Method::QueueDeclare(m) => self.queue_declare(core, &m, host),
+            Method::QueueBind(m) => self.queue_bind(core, &m, host),
+            Method::QueueUnbind(m) => self.queue_unbind(core, &m, host),
+            Method::QueuePurge(m) => self.queue_purge(core, &m, host),
+            Method::QueueDelete(m) => self.queue_delete(core, &m, host),
+            Method::ConfirmSelect(m) => {
+                self.confirms.get_or_insert_with(Confirms::new);
+                self.answer(core, m.no_wait, Method::ConfirmSelectOk)
+            }
+            Method::ChannelFlow(m) if m.active => self.answer(core, false, Method::ChannelFlowOk(ChannelFlowOk { active: true })),
+            Method::ChannelFlow(_) => Err(Fault::Connection(NOT_IMPLEMENTED, "NOT_IMPLEMENTED - active=false".into())),
+            Method::ChannelFlowOk(_) | Method::BasicCancelOk(_) => Ok(Flow::Done),
+            Method::AccessRequest(_) => self.answer(core, false, Method::AccessRequestOk(warren_protocol::AccessRequestOk { ticket: 1 })),
+            Method::ChannelOpen => Err(Fault::Connection(CHANNEL_ERROR, "CHANNEL_ERROR - second 'channel.open' seen".into())),
+            Method::ChannelClose(_) => {
+                self.release_all(core, host);
+                Method::ChannelCloseOk.write(self.number, &mut core.out);
+                core.channel_closed = true;
+                Ok(Flow::Done)
+            }
+            Method::TxSelect | Method::TxCommit | Method::TxRollback => {
+                Err(Fault::Connection(NOT_IMPLEMENTED, "NOT_IMPLEMENTED - transactions are not supported by this version; use publisher confirms".into()))
+            }
+            Method::ConnectionStart(_)
+            | Method::ConnectionStartOk(_)
+            | Method::ConnectionSecure(_)
+            | Method::ConnectionSecureOk(_)
+            | Method::ConnectionTune(_)
+            | Method::ConnectionTuneOk(_)
+            | Method::ConnectionOpen(_)
+            | Method::ConnectionClose(_)
+            | Method::ConnectionBlocked(_)
+            | Method::ConnectionUpdateSecret(_)
+            | Method::AccessRequestOk(_)
+            | Method::QueueDeclareOk(_)
+            | Method::QueuePurgeOk(_)
+            | Method::QueueDeleteOk(_)
+            | Method::BasicConsumeOk(_)
+            | Method::BasicReturn(_)
+            | Method::BasicDeliver(_)
+            | Method::BasicGetOk(_)
+            | Method::ConnectionOpenOk
+            | Method::ConnectionCloseOk
+            | Method::ConnectionUnblocked
+            | Method::ConnectionUpdateSecretOk
+            | Method::ChannelOpenOk
+            | Method::ChannelCloseOk
+            | Method::ExchangeDeclareOk
+            | Method::ExchangeDeleteOk
+            | Method::ExchangeBindOk
+            | Method::ExchangeUnbindOk
+            | Method::QueueBindOk
+            | Method::QueueUnbindOk
+            | Method::BasicQosOk
+            | Method::BasicGetEmpty
+            | Method::BasicRecoverOk
+            | Method::ConfirmSelectOk
+            | Method::TxSelectOk
+            | Method::TxCommitOk
+            | Method::TxRollbackOk => Err(Fault::Connection(
+                warren_protocol::COMMAND_INVALID,
+                format!("COMMAND_INVALID - method '{}' is not for a server, or not on this channel", method.name()),
+            )),
+        }
+    }
+
+    /// Writes a reply unless the client wants none.
+    pub(crate) fn answer(&self, core: &mut Core, no_wait: bool, method: Method<'_>) -> Result<Flow, Fault> {
+        if !no_wait {
+            method.write(self.number, &mut core.out);
+        }
+        Ok(Flow::Done)
+    }
+
+    /// Everything that the channel holds goes back to the queues, and its consumers go.
+    pub(crate) fn release_all(&mut self, core: &mut Core, host: &mut impl Host) {
+        let number = self.number;
+        core.consumers.retain(|&consumer, entry| {
+            let ours = entry.channel == number;
+            if ours {
+                host.release(consumer);
+            }
+            !ours
+        });
+    }
+
+    /// The server closes the channel.
+    pub(crate) fn fail(&mut self, core: &mut Core, code: u16, text: &str, method: (u16, u16), host: &mut impl Host) {
+        // Confirms that are due go first: what they cover was taken.
+        if let Some(confirms) = &mut self.confirms {
+            confirms.flush(self.number, &mut core.out);
+        }
+        self.release_all(core, host);
+        *self = Self { state: State::Closing, backlog: std::mem::take(&mut self.backlog), ..Self::new(self.number) };
+        let close = ChannelClose { reply_code: code, reply_text: ShortStr::truncated(text), class_id: method.0, method_id: method.1 };
+        Method::ChannelClose(close).write(self.number, &mut core.out);
+    }
+
+    /// A frame while the server's channel.close is on its way.
+    pub(crate) fn frame_while_closing(&mut self, core: &mut Core, frame: &RawFrame<'_>) {
+        if frame.kind != FrameKind::Method {
+            return;
+        }
+        match method_id(frame.payload) {
+            Some((20, 40)) => Method::ChannelCloseOk.write(self.number, &mut core.out),
+            Some((20, 41)) => core.channel_closed = true,
+            Some(_) | None => {}
+        }
+    }
+}
+
+fn refuse(requeue: bool) -> Settlement {
+    if requeue { Settlement::Requeue } else { Settlement::Discard }
+}
+
+pub(crate) fn unexpected(text: &str) -> Fault {
+    Fault::Connection(UNEXPECTED_FRAME, format!("UNEXPECTED_FRAME - {text}"))
+}

@@ -1,0 +1,108 @@
+//! Deliveries of one channel that wait for an acknowledgement, by delivery tag.
+//!
+//! Invariant: tags grow; a settled entry in the middle stays until the front reaches it, or until most are settled and the rest is moved together.
+
+use std::collections::VecDeque;
+
+/// A delivery that waits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Unacked {
+    pub(crate) tag: u64,
+    pub(crate) consumer: u32,
+    pub(crate) position: u64,
+    settled: bool,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct UnackedTags {
+    list: VecDeque<Unacked>,
+    settled: usize,
+}
+
+impl UnackedTags {
+    #[inline]
+    pub(crate) fn push(&mut self, tag: u64, consumer: u32, position: u64) {
+        self.list.push_back(Unacked { tag, consumer, position, settled: false });
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.list.len() == self.settled
+    }
+
+    /// Takes the delivery with this tag.
+    #[inline]
+    pub(crate) fn take(&mut self, tag: u64) -> Option<Unacked> {
+        if self.list.front().is_some_and(|u| u.tag == tag && !u.settled) {
+            let found = self.list.pop_front();
+            self.trim();
+            return found;
+        }
+        let index = self.list.binary_search_by_key(&tag, |u| u.tag).ok()?;
+        let entry = &mut self.list[index];
+        if entry.settled {
+            return None;
+        }
+        entry.settled = true;
+        let found = *entry;
+        self.settled += 1;
+        self.trim();
+        Some(found)
+    }
+
+    /// Whether `tag` is open, which a `multiple` settlement asks of the tag that it names.
+    pub(crate) fn contains(&self, tag: u64) -> bool {
+        self.list.binary_search_by_key(&tag, |u| u.tag).is_ok_and(|i| !self.list[i].settled)
+    }
+
+    /// Takes all with tags up to `tag`, in order; all there are if `None`.
+    pub(crate) fn take_through(&mut self, tag: Option<u64>, mut each: impl FnMut(Unacked)) {
+        while let Some(front) = self.list.front() {
+            if tag.is_some_and(|tag| front.tag > tag) {
+                break;
+            }
+            let front = *front;
+            self.list.pop_front();
+            if front.settled {
+                self.settled -= 1;
+            } else {
+                each(front);
+            }
+        }
+        self.trim();
+    }
+
+    fn trim(&mut self) {
+        while self.list.front().is_some_and(|u| u.settled) {
+            self.list.pop_front();
+            self.settled -= 1;
+        }
+        if self.settled > 1024 && self.settled * 8 > self.list.len() * 7 {
+            self.list.retain(|u| !u.settled);
+            self.settled = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tags_are_taken_once_and_a_straggler_pins_nothing() {
+        let mut u = UnackedTags::default();
+        for tag in 1..=10_000 {
+            u.push(tag, 1, tag + 5);
+        }
+        assert_eq!(u.take(3).map(|u| u.position), Some(8));
+        assert_eq!(u.take(3), None);
+        assert!(!u.contains(3) && u.contains(4) && !u.contains(10_001));
+        for tag in 4..=10_000 {
+            assert!(u.take(tag).is_some(), "tag {tag}");
+        }
+        assert!(u.list.len() < 2_000, "{}", u.list.len());
+        let mut rest = Vec::new();
+        u.take_through(Some(2), |u| rest.push(u.tag));
+        assert_eq!(rest, [1, 2]);
+        assert!(u.is_empty());
+    }
+}
