@@ -1,0 +1,149 @@
+//! Applying log entries: one outcome a command, with the record changes and the events that follow from it.
+
+use crate::table::Table;
+use warren_model::command::Place;
+use warren_model::{Command, NodeId, Outcome, QueueId, ShardId};
+
+/// What applying entries did besides answering: appended to, so that several entries can share one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Applied {
+    /// Record changes in the order in which they happened; a key may occur more than once.
+    pub changes: Vec<Change>,
+    /// What others have to act on.
+    pub events: Vec<Event>,
+}
+
+/// One record written or deleted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The record's key.
+    pub key: Vec<u8>,
+    /// Its new value; `None`: it is deleted.
+    pub value: Option<Vec<u8>>,
+}
+
+/// A change that others have to act on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A queue was created.
+    QueueCreated {
+        /// Its id.
+        id: QueueId,
+        /// Where its contents live.
+        place: Place,
+    },
+    /// A queue was deleted: its contents and consumers go.
+    QueueDeleted {
+        /// Its id.
+        id: QueueId,
+        /// Its virtual host.
+        vhost: String,
+        /// Its name.
+        name: String,
+        /// Where its contents lived.
+        place: Place,
+    },
+    /// A virtual host was deleted, after all that was in it: its connections are closed.
+    VhostDeleted {
+        /// Its name.
+        name: String,
+    },
+    /// Nodes came, went, or changed: a new ring is to be made.
+    MembersChanged {
+        /// The ring's epoch from now on.
+        epoch: u64,
+    },
+    /// A user or its permissions changed, or it was deleted: what sessions remember of it is outdated.
+    UserChanged {
+        /// Its name.
+        name: String,
+    },
+    /// A shard was given to a node.
+    ShardMoved {
+        /// The shard.
+        shard: ShardId,
+        /// The node that it was given to before; `None`: it was where the ring puts it.
+        from: Option<NodeId>,
+        /// The node that it is given to.
+        to: NodeId,
+    },
+}
+
+impl Table {
+    /// Applies one log entry's commands in order. What happens depends on the table and the entry alone.
+    ///
+    /// # Panics
+    /// If `index` is not beyond [`Table::index`] or an entry holds more than 65536 commands: both would make queue ids collide.
+    pub fn apply(
+        &mut self,
+        index: u64,
+        commands: &[Command],
+        applied: &mut Applied,
+    ) -> Vec<Outcome> {
+        assert!(
+            index > self.index,
+            "log index {index} after {}: entries are applied in order and once",
+            self.index
+        );
+        assert!(
+            commands.len() <= 1 << 16,
+            "{} commands in one entry: at most 65536 have ids",
+            commands.len()
+        );
+        self.index = index;
+        let numbered = commands.iter().enumerate();
+        numbered
+            .map(|(position, command)| {
+                self.apply_one(QueueId::new(index, position as u16), command, applied)
+            })
+            .collect()
+    }
+
+    /// `id` is what a queue that this command creates is called.
+    fn apply_one(&mut self, id: QueueId, command: &Command, applied: &mut Applied) -> Outcome {
+        let done = match command {
+            Command::FoundCluster { cluster, shards } => {
+                self.found_cluster(*cluster, *shards, applied)
+            }
+            Command::NodeUp(up) => self.node_up(up, applied),
+            Command::NodeDown { node, incarnation } => self.node_down(*node, *incarnation, applied),
+            Command::NodeForgotten { node } => self.node_forgotten(*node, applied),
+            Command::MoveShard { shard, to } => {
+                return self
+                    .move_shard(*shard, *to, applied)
+                    .unwrap_or_else(Outcome::Refused);
+            }
+            Command::PutVhost { name } => self.put_vhost(name, applied),
+            Command::DeleteVhost { name } => self.delete_vhost(name, applied),
+            Command::PutUser(user) => self.put_user(user, applied),
+            Command::DeleteUser { name } => self.delete_user(name, applied),
+            Command::SetPermission(permission) => self.set_permission(permission, applied),
+            Command::ClearPermission { user, vhost } => self.clear_permission(user, vhost, applied),
+            Command::DeclareExchange(declare) => self.declare_exchange(declare, applied),
+            Command::DeleteExchange {
+                vhost,
+                name,
+                if_unused,
+            } => self.delete_exchange_command(vhost, name, *if_unused, applied),
+            Command::DeclareQueue(declare) => {
+                return self
+                    .declare_queue(id, declare, applied)
+                    .unwrap_or_else(Outcome::Refused);
+            }
+            Command::DeleteQueue {
+                vhost,
+                name,
+                only,
+                session,
+            } => {
+                return self
+                    .delete_queue_command(vhost, name, *only, *session, applied)
+                    .unwrap_or_else(Outcome::Refused);
+            }
+            Command::Bind(binding) => self.bind(binding, applied),
+            Command::Unbind(binding) => self.unbind(binding, applied),
+            Command::SessionClosed { session } => self.session_closed(*session, applied),
+        };
+        done.map_or_else(Outcome::Refused, |()| Outcome::Done)
+    }
+}
