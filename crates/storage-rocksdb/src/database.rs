@@ -52,9 +52,22 @@ impl Database {
             path: path.to_owned(),
         };
         database.check_layout()?;
-        // What recovery found may lie in the operating system's cache only, if a killed process left it there. What we serve is durable.
-        database.sync("sync what was recovered")?;
+        // RocksDB has written what it replayed into synced files: a killed process leaves nothing that we serve but could lose.
         Ok(database)
+    }
+
+    /// The number of the last synced batch of log calls, 0 if there was none.
+    pub(crate) fn batch_number(&self) -> Result<u64, StorageError> {
+        let Some(stored) = self.get(Family::Records, key::BATCH_NUMBER)? else {
+            return Ok(0);
+        };
+        let stored = <[u8; 8]>::try_from(&stored[..]).map_err(|_| StorageError::Corrupt {
+            what: format!("batch number {stored:?}"),
+            place: Place::Files {
+                path: self.path.clone(),
+            },
+        })?;
+        Ok(u64::from_le_bytes(stored))
     }
 
     pub(crate) fn path(&self) -> &Path {

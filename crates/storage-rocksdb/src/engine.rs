@@ -11,6 +11,7 @@ use warren_storage::{LogStore, Place, StateStore, Storage, StorageError, Storage
 use crate::Settings;
 use crate::database::Database;
 use crate::log::Front;
+use crate::mark::Mark;
 use crate::writer;
 
 /// A node's storage in one RocksDB folder. Keep it as long as its logs and state are in use: dropping it closes it.
@@ -50,6 +51,7 @@ impl RocksStorage {
     /// Opens the folder, and creates it if it is not there. Only one process can have it open.
     pub fn open(path: &Path, settings: &Settings) -> Result<RocksStorage, StorageError> {
         let database = Database::open(path, settings)?;
+        let mark = Mark::open(path, database.batch_number()?)?;
         let shared = Arc::new(Shared {
             database: RwLock::new(Some(Arc::new(database))),
             front: Mutex::new(Front::new(settings.tail_cache_bytes)),
@@ -57,7 +59,7 @@ impl RocksStorage {
             counters: Counters::default(),
             batch_bytes: settings.batch_bytes,
         });
-        let writer = writer::start(shared.clone()).map_err(|error| StorageError::Io {
+        let writer = writer::start(shared.clone(), mark).map_err(|error| StorageError::Io {
             path: path.to_owned(),
             doing: "start the thread of the log writer",
             detail: error.to_string(),

@@ -22,6 +22,7 @@ mod database;
 mod engine;
 mod failure;
 mod log;
+mod mark;
 mod scan;
 mod settings;
 mod state;

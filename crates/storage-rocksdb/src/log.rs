@@ -39,10 +39,17 @@ struct Group {
     generation: u64,
 }
 
-/// How much of a read is left.
-struct Budget {
-    left: usize,
+/// A read under way.
+struct Reading {
+    entries: Vec<LogEntry>,
+    bytes_max: usize,
+    bytes_left: usize,
+    /// Whether an entry was taken.
     begun: bool,
+    /// The next entry did not fit.
+    full: bool,
+    /// The group's generation that the entries are of.
+    generation: Option<u64>,
 }
 
 impl Front {
@@ -206,50 +213,37 @@ impl LogStore for Shared {
         until: u64,
         bytes_max: usize,
     ) -> Result<Vec<LogEntry>, StorageError> {
+        let mut reading = Reading::new(bytes_max);
         loop {
-            let mut budget = Budget {
-                left: bytes_max,
-                begun: false,
-            };
-            let front = self.front_with(group)?;
-            let Some(Group { bounds, generation }) = front.groups.get(&group).copied() else {
-                return Ok(Vec::new());
-            };
-            let (from, until) = (from.max(bounds.first()), until.min(bounds.next()));
-            if from >= until {
-                return Ok(Vec::new());
-            }
+            let mut front = self.front_with(group)?;
+            let Group { bounds, generation } = *front.group(group);
+            reading.keep_or_restart(generation);
+            let next = reading
+                .entries
+                .last()
+                .map_or(from.max(bounds.first()), |last| last.index + 1);
+            let until = until.min(bounds.next());
             let cached = front.tails.first(group).unwrap_or(bounds.next());
-            if from >= cached {
-                return Ok(front
+            if next >= cached || next >= until {
+                let rest = front
                     .tails
-                    .read(group, from, until, |bytes| budget.take(bytes)));
+                    .read(group, next, until, |bytes| reading.fits(bytes));
+                reading.entries.extend(rest);
+                return Ok(reading.entries);
             }
             drop(front);
 
+            // The cache may move on meanwhile: then the next round finds the gap on the disk too.
             Counters::add(&self.counters.log_reads_from_disk, 1);
-            let on_disk = self
+            let read = self
                 .database()?
-                .entries(group, from, until.min(cached), &mut budget);
-            let front = self.front_with(group)?;
-            if front
-                .groups
-                .get(&group)
-                .is_none_or(|held| held.generation != generation)
-            {
-                continue;
+                .read(group, next, until.min(cached), &mut reading);
+            if read.is_err() || reading.full {
+                let overtaken = self.front_with(group)?.group(group).generation != generation;
+                if !overtaken {
+                    return read.map(|()| reading.entries);
+                }
             }
-            let mut entries = on_disk?;
-            let next = from + entries.len() as u64;
-            if next == cached {
-                // Empty if the cache has moved on: the caller reads on from there.
-                entries.extend(
-                    front
-                        .tails
-                        .read(group, next, until, |bytes| budget.take(bytes)),
-                );
-            }
-            return Ok(entries);
         }
     }
 
@@ -279,25 +273,46 @@ impl LogStore for Shared {
     }
 }
 
-impl Budget {
+impl Reading {
+    fn new(bytes_max: usize) -> Reading {
+        Reading {
+            entries: Vec::new(),
+            bytes_max,
+            bytes_left: bytes_max,
+            begun: false,
+            full: false,
+            generation: None,
+        }
+    }
+
+    /// Begins again if a truncation or a purge came in between.
+    fn keep_or_restart(&mut self, generation: u64) {
+        if self.generation != Some(generation) {
+            *self = Reading {
+                generation: Some(generation),
+                ..Reading::new(self.bytes_max)
+            };
+        }
+    }
+
     /// Whether an entry of this size still fits. The first one always does.
-    fn take(&mut self, bytes: usize) -> bool {
-        let fits = bytes <= self.left || !self.begun;
-        self.left = self.left.saturating_sub(bytes);
+    fn fits(&mut self, bytes: usize) -> bool {
+        self.full = bytes > self.bytes_left && self.begun;
+        self.bytes_left = self.bytes_left.saturating_sub(bytes);
         self.begun = true;
-        fits
+        !self.full
     }
 }
 
 impl Database {
-    /// Entries from the disk, all of which must be there, as many as the budget lets.
-    fn entries(
+    /// Reads entries from the disk, all of which must be there, until they no longer fit.
+    fn read(
         &self,
         group: u64,
         from: u64,
         until: u64,
-        budget: &mut Budget,
-    ) -> Result<Vec<LogEntry>, StorageError> {
+        reading: &mut Reading,
+    ) -> Result<(), StorageError> {
         let mut options = ReadOptions::default();
         options.set_iterate_lower_bound(key::log_entry(group, from));
         options.set_iterate_upper_bound(key::log_entry(group, until));
@@ -305,7 +320,6 @@ impl Database {
             .raw()
             .raw_iterator_cf_opt(self.family(Family::Log)?, options);
         iterator.seek(key::log_entry(group, from));
-        let mut entries = Vec::new();
         for index in from..until {
             let found = iterator
                 .item()
@@ -322,12 +336,12 @@ impl Database {
             };
             let stored = Bytes::copy_from_slice(stored);
             let bytes = record::decode(Address::Entry { group, index }, stored)?;
-            if !budget.take(bytes.len()) {
-                break;
+            if !reading.fits(bytes.len()) {
+                return Ok(());
             }
-            entries.push(LogEntry { index, bytes });
+            reading.entries.push(LogEntry { index, bytes });
             iterator.next();
         }
-        Ok(entries)
+        Ok(())
     }
 }

@@ -38,8 +38,9 @@ impl Settings {
         let mut options = Options::default();
         options.create_if_missing(true);
         options.create_missing_column_families(true);
-        // A write cut short at the end is dropped, as it was never answered; damage before that is an error, not a silent loss.
-        options.set_wal_recovery_mode(DBRecoveryMode::TolerateCorruptedTailRecords);
+        // Replay ends at the first bad record. A power loss can leave any garbage behind the last sync, and no node may refuse
+        // to start for it. Damage before the last sync looks the same to RocksDB: `mark` tells them apart.
+        options.set_wal_recovery_mode(DBRecoveryMode::PointInTime);
         options.set_max_total_wal_size(self.wal_bytes);
         options.set_db_write_buffer_size(self.write_buffers_bytes);
         options.set_max_background_jobs(2);

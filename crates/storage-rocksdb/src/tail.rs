@@ -247,7 +247,10 @@ mod tests {
         cache.append(1, 7, &entries(5..=9));
         let read = |from, until, most: usize| -> Vec<u64> {
             let mut left = most;
-            let fits = |_| std::mem::replace(&mut left, left.saturating_sub(1)) > 0;
+            let fits = |_| {
+                left = left.wrapping_sub(1);
+                left < most
+            };
             cache
                 .read(7, from, until, fits)
                 .iter()

@@ -1,7 +1,7 @@
 //! The log writer: one thread that turns queued calls into synced batches and answers them in order.
 //!
-//! Flow: take what has queued up (at most `batch_bytes`), write it as one synced `WriteBatch`, let the tail cache go of it, call
-//! the `done`s. Calls that arrive meanwhile are the next batch.
+//! Flow: take what has queued up (at most `batch_bytes`), write it as one synced `WriteBatch`, move the mark, let the tail
+//! cache go of it, call the `done`s. Calls that arrive meanwhile are the next batch.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,6 +15,7 @@ use warren_storage::{Done, LogEntry, StorageError, key};
 
 use crate::database::{Database, Family};
 use crate::engine::{Counters, Shared};
+use crate::mark::Mark;
 
 /// Up to here deletions are single keys: a range deletion slows reads down until it is compacted away.
 const SINGLE_DELETIONS_MAX: u64 = 32;
@@ -55,16 +56,16 @@ pub(crate) enum Change {
 }
 
 /// Starts the thread. It ends once the front is closing and the queue is empty.
-pub(crate) fn start(shared: Arc<Shared>) -> std::io::Result<JoinHandle<()>> {
+pub(crate) fn start(shared: Arc<Shared>, mark: Mark) -> std::io::Result<JoinHandle<()>> {
     std::thread::Builder::new()
         .name("warren-log-writer".to_owned())
-        .spawn(move || run(&shared))
+        .spawn(move || run(&shared, mark))
 }
 
-fn run(shared: &Shared) {
+fn run(shared: &Shared, mut mark: Mark) {
     let mut scratch = Vec::new();
     while let Some(calls) = next_calls(shared) {
-        let written = write(shared, &calls, &mut scratch);
+        let written = write(shared, &calls, &mut mark, &mut scratch);
         match &written {
             Ok(()) => {
                 let last = calls.back().map_or(0, |call| call.number);
@@ -103,6 +104,7 @@ fn next_calls(shared: &Shared) -> Option<VecDeque<Call>> {
 fn write(
     shared: &Shared,
     calls: &VecDeque<Call>,
+    mark: &mut Mark,
     scratch: &mut Vec<u8>,
 ) -> Result<(), StorageError> {
     if calls
@@ -116,13 +118,20 @@ fn write(
         return Err(cause.stopping());
     }
     let database = shared.database()?;
-    let mut batch =
-        WriteBatch::with_capacity_bytes(calls.iter().map(|call| call.change.bytes()).sum());
+    let bytes = calls.iter().map(|call| call.change.bytes()).sum();
+    let mut batch = WriteBatch::with_capacity_bytes(bytes);
     for call in calls {
         call.change.add_to(&database, &mut batch, scratch)?;
     }
+    let number = mark.next();
+    batch.put_cf(
+        database.family(Family::Records)?,
+        key::BATCH_NUMBER,
+        number.to_le_bytes(),
+    );
     Counters::add(&shared.counters.log_syncs, 1);
-    database.write(batch, true, "append to the log")
+    database.write(batch, true, "append to the log")?;
+    mark.set(number)
 }
 
 fn answer(call: Call, written: &Result<(), StorageError>) {

@@ -5,6 +5,7 @@
 //! records  0                                   -> layout      version of the whole layout, 1 byte
 //! records  1 group (8) name                    -> record      a caller's small record
 //! records  2 group (8)                         -> record      purge mark: the last purged index, 8 bytes little endian
+//! records  3                                   -> number      of the last synced batch, 8 bytes little endian
 //! state    space (1) key                       -> value       as the caller gave it
 //! ```
 
@@ -12,6 +13,8 @@ use crate::Space;
 
 /// The key of the layout's version, among the records.
 pub const LAYOUT: &[u8] = &[0];
+/// The key of the last synced batch's number, among the records.
+pub const BATCH_NUMBER: &[u8] = &[3];
 const RECORD: u8 = 1;
 const PURGE_MARK: u8 = 2;
 

@@ -21,6 +21,8 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod engine;
 mod error;
 pub mod key;
