@@ -345,8 +345,8 @@ class Connection:
     def channel(self, number: int | None = None) -> "Channel":
         """Opens a channel, the next unused number where none is given."""
         if number is None:
-            self.next_channel += 1
-            number = self.next_channel
+            number = self.next_channel + 1
+        self.next_channel = max(self.next_channel, number)
         self.channel_closed.pop(number, None)
         self.inbox.pop(number, None)
         self.send(number, "channel.open")
@@ -362,10 +362,11 @@ class Connection:
         except (Closed, Deadline, OSError):
             pass
         finally:
-            self.sock.close()
+            self.drop()
 
     def drop(self) -> None:
         """Closes the socket without a word."""
+        self.eof = True
         self.sock.close()
 
     @property

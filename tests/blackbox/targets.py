@@ -183,10 +183,14 @@ class Target:
         self.dirty = True
         os.kill(self.pid(node), number)
 
-    def kill(self, node: int) -> None:
-        """kill -9, and waits until its port is closed."""
-        self.signal(node, signal.SIGKILL)
-        eventually(lambda: not self.listens(node), 20, f"node {node} is gone")
+    def kill(self, *nodes: int) -> None:
+        """kill -9 of nodes, all at once, and waits until their ports are closed."""
+        pids = [self.pid(node) for node in nodes]
+        self.dirty = True
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        for node in nodes:
+            eventually(lambda: not self.listens(node), 20, f"node {node} is gone")
 
     def stop(self, node: int) -> None:
         """A clean stop (SIGTERM), and waits until the process is gone."""
@@ -223,8 +227,7 @@ class Target:
 
     def restart(self, *nodes: int) -> None:
         """kill -9 and start again, all of them down at the same time."""
-        for node in nodes:
-            self.kill(node)
+        self.kill(*nodes)
         self.start(*nodes)
 
     def heal(self) -> None:
@@ -302,10 +305,10 @@ class RabbitMQ(Target):
         assert peer, "RABBITMQ_PEER names no command to start a node again"
         subprocess.run([peer, "start", str(node)], check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, timeout=120)
 
-    def kill(self, node: int) -> None:
+    def kill(self, *nodes: int) -> None:
         if not os.environ.get("RABBITMQ_PEER"):
             pytest.skip("rabbitmq: RABBITMQ_PEER is needed to restart nodes")
-        super().kill(node)
+        super().kill(*nodes)
 
     def wait_ready(self, node: int, timeout: float = 90.0) -> None:
         def ready() -> bool:
