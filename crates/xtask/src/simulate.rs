@@ -1,0 +1,33 @@
+//! `cargo xtask simulate`: the simulator, built and run with the arguments as they are.
+
+use anyhow::Result;
+
+use crate::repository::Repository;
+use crate::{run, toolchain};
+
+/// Arguments of the simulator.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: cargo xtask simulate run --seeds 30")]
+pub struct Arguments {
+    /// What to do and with what: see `cargo xtask simulate help`.
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "ARGUMENT"
+    )]
+    arguments: Vec<String>,
+}
+
+/// Runs the simulator.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let repository = Repository::find()?;
+    toolchain::ensure()?;
+    let words: Vec<&str> = arguments.arguments.iter().map(String::as_str).collect();
+    simulate(&repository, &words)
+}
+
+/// Builds and runs the simulator with these arguments.
+pub fn simulate(repository: &Repository, arguments: &[&str]) -> Result<()> {
+    let cargo = ["run", "--release", "--package", "warren-simulations", "--"];
+    run::visibly(&mut repository.cargo(&[&cargo, arguments].concat()))
+}
