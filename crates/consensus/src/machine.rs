@@ -1,0 +1,292 @@
+//! The state machine: the routing table in memory, mirrored in the node's state store.
+//!
+//! Each applied entry is one atomic write: the table's changes, which proposals it settled, and its log id. Writes are not
+//! synced, because the synced log replays them; a snapshot is a sync, and only what is behind a snapshot is purged from the
+//! log. So a restart is: sync, read the state back, and let the group replay the rest.
+//!
+//! Keys in [`Space::Table`]:
+//! ```text
+//! 'a' ..     answers to proposals          (see dedup)
+//! 'i'        version (1) archived [`LogIdRecord`]: the entry applied last
+//! 'm'        version (1) archived [`MembershipRecord`]: the membership applied last
+//! 'p' ..     proposers                     (see dedup)
+//! 't' key    a record of the routing table, as `routing` encodes it
+//! ```
+//! Order for one entry: table and version, state store, hooks, whoever waits for the entry, observers of the applied index.
+
+use std::io;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::{Stream, TryStreamExt};
+use openraft::storage::{EntryResponder, RaftStateMachine, Snapshot};
+use openraft::{OptionalSend, RaftSnapshotBuilder};
+use parking_lot::Mutex;
+use rkyv::rancor;
+use warren_model::{NodeId, Outcome};
+use warren_routing::Table;
+use warren_storage::{Scan, Space, StateStore, Write};
+
+use crate::config::OpenError;
+use crate::dedup::{Dedup, KeyChange, Verdict};
+use crate::entry::{Applied, Batch, LogIdRecord, Malformed, MembershipRecord, Settled, VERSION, versioned};
+use crate::raft::{EntryPayload, LogId, Payload, SnapshotMeta, StoredMembership, Types};
+use crate::shared::SharedTable;
+use crate::Hooks;
+
+const LOG_ID: u8 = b'i';
+const MEMBERSHIP: u8 = b'm';
+const TABLE: u8 = b't';
+
+/// Told of every applied index, in order, after the hooks.
+pub(crate) type Observer = Arc<dyn Fn(LogId) + Send + Sync>;
+
+/// The state machine. Clones share one state.
+#[derive(Clone)]
+pub(crate) struct Machine {
+    table: Arc<SharedTable>,
+    state: Arc<dyn StateStore>,
+    hooks: Arc<dyn Hooks>,
+    observer: Observer,
+    position: Arc<Mutex<Position>>,
+}
+
+/// What is applied, beside the table.
+#[derive(Default)]
+struct Position {
+    applied: Option<LogId>,
+    membership: StoredMembership,
+    dedup: Dedup,
+}
+
+/// Everything that the state store holds of this group.
+struct Restored {
+    table: Table,
+    position: Position,
+}
+
+/// A snapshot's contents.
+pub(crate) enum SnapshotData {
+    /// A snapshot that was made durable in place: the state store is it.
+    Durable,
+    /// A view of the state store, to be sent.
+    View(Scan),
+    /// Records that were received.
+    Received(Vec<(Bytes, Bytes)>),
+}
+
+impl std::fmt::Debug for SnapshotData {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            SnapshotData::Durable => "Durable",
+            SnapshotData::View(_) => "View",
+            SnapshotData::Received(_) => "Received",
+        })
+    }
+}
+
+impl Machine {
+    /// Reads the state back and returns the machine with its table.
+    pub(crate) fn open(state: Arc<dyn StateStore>, hooks: Arc<dyn Hooks>, observer: Observer) -> Result<Self, OpenError> {
+        // What was written but not synced before a crash of the process alone may be visible and yet not durable.
+        state.sync()?;
+        let restored = restore(state.scan(Space::Table)?.map(|record| record.map_err(OpenError::from)))?;
+        Ok(Self {
+            table: Arc::new(SharedTable::new(restored.table)),
+            state,
+            hooks,
+            observer,
+            position: Arc::new(Mutex::new(restored.position)),
+        })
+    }
+
+    pub(crate) fn table(&self) -> &Arc<SharedTable> {
+        &self.table
+    }
+
+    /// The id of the entry applied last.
+    pub(crate) fn applied(&self) -> Option<LogId> {
+        self.position.lock().applied
+    }
+
+    /// Applies one entry and answers its proposals.
+    fn apply_entry(&self, id: LogId, payload: EntryPayload) -> Result<Applied, Malformed> {
+        let mut changes = Vec::new();
+        let mut answer = Applied::default();
+        let mut events = Vec::new();
+        let mut position = self.position.lock();
+        match payload {
+            EntryPayload::Blank => self.table.write(|table| table.set_index(id.index)),
+            EntryPayload::Normal(payload) => (answer, events) = self.apply_batch(&mut position, id.index, &payload, &mut changes)?,
+            EntryPayload::Membership(membership) => {
+                self.table.write(|table| table.set_index(id.index));
+                position.membership = StoredMembership::new(Some(id), membership);
+                let record = MembershipRecord::stored(&position.membership);
+                changes.push((vec![MEMBERSHIP], Some(archive_membership(&record)?)));
+            }
+        }
+        position.applied = Some(id);
+        drop(position);
+        changes.push((vec![LOG_ID], Some(archive_log_id(id)?)));
+        let writes = changes.into_iter().map(into_write).collect();
+        self.state.write(Space::Table, writes).map_err(|e| Malformed::new("write of applied state", e))?;
+        self.hooks.applied(id.index, &events);
+        Ok(answer)
+    }
+
+    fn apply_batch(
+        &self,
+        position: &mut Position,
+        index: u64,
+        payload: &Payload,
+        changes: &mut Vec<KeyChange>,
+    ) -> Result<(Applied, Vec<warren_routing::Event>), Malformed> {
+        let mut results = Vec::new();
+        let mut fresh: Vec<(NodeId, u64, usize)> = Vec::new();
+        let mut commands = Vec::new();
+        for proposal in Batch::decode(payload)?.proposals {
+            match position.dedup.judge(proposal.node, proposal.incarnation, proposal.sequence, proposal.settled_below, changes) {
+                Verdict::Fresh => {
+                    fresh.push((proposal.node, proposal.sequence, results.len()));
+                    commands.push(proposal.command);
+                    // Replaced by its outcome below.
+                    results.push(Settled::Late);
+                }
+                Verdict::Settled(settled) => results.push(settled),
+            }
+        }
+        let mut applied = warren_routing::Applied::default();
+        let outcomes = self.table.write(|table| table.apply(index, &commands, &mut applied));
+        if outcomes.len() != commands.len() {
+            return Err(Malformed::new("outcomes", format!("{} for {} commands at index {index}", outcomes.len(), commands.len())));
+        }
+        let mut answers: std::collections::BTreeMap<NodeId, Vec<(u64, Outcome)>> = Default::default();
+        for ((node, sequence, at), outcome) in fresh.into_iter().zip(outcomes) {
+            results[at] = Settled::Done { index, outcome: outcome.clone() };
+            answers.entry(node).or_default().push((sequence, outcome));
+        }
+        for (node, answers) in answers {
+            position.dedup.record(node, index, answers, changes)?;
+        }
+        changes.extend(applied.changes.into_iter().map(|change| ([&[TABLE][..], &change.key].concat(), change.value)));
+        Ok((Applied { results }, applied.events))
+    }
+}
+
+fn into_write((key, value): KeyChange) -> Write {
+    match value {
+        Some(value) => Write::Put(key.into(), value.into()),
+        None => Write::Delete(key.into()),
+    }
+}
+
+fn archive_log_id(id: LogId) -> Result<Vec<u8>, Malformed> {
+    rkyv::api::high::to_bytes_in::<_, rancor::Error>(&LogIdRecord::from(id), vec![VERSION]).map_err(|e| Malformed::new("log id", e))
+}
+
+fn archive_membership(record: &MembershipRecord) -> Result<Vec<u8>, Malformed> {
+    rkyv::api::high::to_bytes_in::<_, rancor::Error>(record, vec![VERSION]).map_err(|e| Malformed::new("membership", e))
+}
+
+/// Builds table and position from stored records.
+fn restore(records: impl Iterator<Item = Result<(Bytes, Bytes), OpenError>>) -> Result<Restored, OpenError> {
+    let mut position = Position::default();
+    let mut of_table = Vec::new();
+    for record in records {
+        let (key, value) = record?;
+        match key.first() {
+            Some(&LOG_ID) => {
+                let archive = versioned(&value, "log id")?;
+                let id = rkyv::from_bytes::<LogIdRecord, rancor::Error>(archive).map_err(|e| Malformed::new("log id", e))?;
+                position.applied = Some(id.into());
+            }
+            Some(&MEMBERSHIP) => {
+                let archive = versioned(&value, "membership")?;
+                let record = rkyv::from_bytes::<MembershipRecord, rancor::Error>(archive).map_err(|e| Malformed::new("membership", e))?;
+                position.membership = record.into_stored()?;
+            }
+            Some(&TABLE) => of_table.push((key[1..].to_vec(), value.to_vec())),
+            Some(_) if Dedup::is_key(&key) => position.dedup.restore(&key, &value)?,
+            Some(_) | None => return Err(Malformed::new("applied state", format!("unknown key {key:?}")).into()),
+        }
+    }
+    let index = position.applied.map_or(0, |id| id.index);
+    let table = Table::restore(of_table.into_iter(), index).map_err(|e| OpenError::Table(e.to_string()))?;
+    Ok(Restored { table, position })
+}
+
+impl RaftStateMachine<Types> for Machine {
+    type SnapshotData = SnapshotData;
+    type SnapshotBuilder = SnapshotBuilder;
+
+    async fn applied_state(&mut self) -> Result<(Option<LogId>, StoredMembership), io::Error> {
+        let position = self.position.lock();
+        Ok((position.applied, position.membership.clone()))
+    }
+
+    async fn apply<S>(&mut self, mut entries: S) -> Result<(), io::Error>
+    where
+        S: Stream<Item = Result<EntryResponder<Types>, io::Error>> + Unpin + OptionalSend,
+    {
+        while let Some((entry, responder)) = entries.try_next().await? {
+            let id = entry.log_id;
+            let answer = self.apply_entry(id, entry.payload).map_err(Malformed::io)?;
+            if let Some(responder) = responder {
+                responder.send(answer);
+            }
+            (self.observer)(id);
+        }
+        Ok(())
+    }
+
+    async fn get_snapshot_builder(&mut self) -> SnapshotBuilder {
+        let position = self.position.lock();
+        let meta = SnapshotMeta { last_log_id: position.applied, last_membership: position.membership.clone() };
+        SnapshotBuilder { state: Arc::clone(&self.state), meta }
+    }
+
+    async fn install_snapshot(&mut self, meta: &SnapshotMeta, snapshot: SnapshotData) -> Result<(), io::Error> {
+        let SnapshotData::Received(records) = snapshot else { return Ok(()) };
+        let restored = restore(records.iter().cloned().map(Ok)).map_err(io::Error::other)?;
+        if restored.position.applied != meta.last_log_id {
+            let why = format!("it holds {:?}, not {:?}", restored.position.applied, meta.last_log_id);
+            return Err(Malformed::new("snapshot", why).io());
+        }
+        let writes = std::iter::once(Write::DeleteAll).chain(records.into_iter().map(|(key, value)| Write::Put(key, value)));
+        self.state.write(Space::Table, writes.collect()).map_err(io::Error::other)?;
+        // The log up to here is purged next.
+        self.state.sync().map_err(io::Error::other)?;
+        *self.position.lock() = restored.position;
+        self.table.write(|table| **table = restored.table);
+        if let Some(id) = meta.last_log_id {
+            self.hooks.replaced(id.index);
+            (self.observer)(id);
+        }
+        Ok(())
+    }
+
+    async fn get_current_snapshot(&mut self) -> Result<Option<Snapshot<openraft::type_config::alias::CommittedLeaderIdOf<Types>, NodeId, crate::raft::Member, SnapshotData>>, io::Error> {
+        let position = self.position.lock();
+        if position.applied.is_none() {
+            return Ok(None);
+        }
+        let view = self.state.scan(Space::Table).map_err(io::Error::other)?;
+        let meta = SnapshotMeta { last_log_id: position.applied, last_membership: position.membership.clone() };
+        Ok(Some(Snapshot { meta, snapshot: SnapshotData::View(view) }))
+    }
+}
+
+/// Makes what was applied when it was created durable.
+pub(crate) struct SnapshotBuilder {
+    state: Arc<dyn StateStore>,
+    meta: SnapshotMeta,
+}
+
+impl RaftSnapshotBuilder<Types> for SnapshotBuilder {
+    type SnapshotData = SnapshotData;
+
+    async fn build_snapshot(&mut self) -> Result<Snapshot<openraft::type_config::alias::CommittedLeaderIdOf<Types>, NodeId, crate::raft::Member, SnapshotData>, io::Error> {
+        self.state.sync().map_err(io::Error::other)?;
+        Ok(Snapshot { meta: self.meta.clone(), snapshot: SnapshotData::Durable })
+    }
+}

@@ -1,0 +1,302 @@
+//! What the nodes of a group say to each other, and the little that this crate needs of a transport.
+//!
+//! A request's or message's head is a version byte and a [`Request`] or [`Note`] archive, a reply's a [`Reply`]; bulk
+//! carries log entries ([`pack_entries`]) or records of a snapshot ([`pack_record`]). Everything is validated on arrival.
+
+use std::time::Duration;
+
+use bytes::{Buf, BufMut, Bytes};
+use futures::future::BoxFuture;
+use rkyv::rancor;
+use rkyv::{Archive, Deserialize, Serialize};
+use warren_model::{Incarnation, NodeId};
+use warren_transport::{Frame, Lane, PeerAddress, ReplyTo, RequestError, Transport};
+
+use crate::entry::{LogIdRecord, Malformed, MembershipRecord, Proposal, Settled, VERSION, VoteRecord, decode_entry, encode_entry, versioned};
+use crate::raft::Entry;
+
+/// A transport, as far as this crate needs one.
+pub(crate) trait Wire: Send + Sync + 'static {
+    /// Queues a one-way message; it may be lost.
+    fn send(&self, to: NodeId, lane: Lane, frame: Frame);
+    /// Sends a request and waits for its reply.
+    fn request(&self, to: NodeId, lane: Lane, frame: Frame, deadline: Duration) -> BoxFuture<'static, Result<Frame, RequestError>>;
+    /// The nodes to be linked with.
+    fn set_peers(&self, peers: Vec<PeerAddress>);
+    /// The cluster that this node now belongs to.
+    fn set_cluster(&self, cluster: u128);
+}
+
+impl Wire for Transport {
+    fn send(&self, to: NodeId, lane: Lane, frame: Frame) {
+        if let Err(error) = Transport::send(self, to, lane, frame) {
+            tracing::trace!(%to, %error, "message not sent");
+        }
+    }
+
+    fn request(&self, to: NodeId, lane: Lane, frame: Frame, deadline: Duration) -> BoxFuture<'static, Result<Frame, RequestError>> {
+        let transport = self.clone();
+        Box::pin(async move { transport.request(to, lane, frame, deadline).await })
+    }
+
+    fn set_peers(&self, peers: Vec<PeerAddress>) {
+        Transport::set_peers(self, peers);
+    }
+
+    fn set_cluster(&self, cluster: u128) {
+        Transport::set_cluster(self, cluster);
+    }
+}
+
+/// Where a reply goes.
+pub(crate) enum Answer {
+    /// Over a transport.
+    Transport(ReplyTo),
+    /// To whoever stands in for one.
+    #[cfg(test)]
+    Call(Box<dyn FnOnce(Frame) + Send>),
+}
+
+impl Answer {
+    pub(crate) fn send(self, reply: &Reply) {
+        let frame = match reply.encode() {
+            Ok(head) => Frame::of_head(head),
+            // Dropping the answer tells the requester that none will come.
+            Err(error) => return tracing::error!(%error, "a reply cannot be encoded"),
+        };
+        match self {
+            Answer::Transport(reply_to) => reply_to.send(frame),
+            #[cfg(test)]
+            Answer::Call(call) => call(frame),
+        }
+    }
+}
+
+/// A request.
+#[derive(Archive, Serialize, Deserialize, Clone, PartialEq, Debug)]
+pub(crate) enum Request {
+    /// Entries or a heartbeat of a leader. Bulk: the entries.
+    Append { vote: VoteRecord, previous: Option<LogIdRecord>, committed: Option<LogIdRecord> },
+    /// A candidate asks for a vote.
+    Vote(Candidacy),
+    /// A candidate asks whether it would get a vote.
+    PreVote(Candidacy),
+    /// A leader hands over.
+    Transfer { from: VoteRecord, to: NodeId, last: Option<LogIdRecord> },
+    /// Part of a snapshot. Bulk: records. The parts of one transfer come in order, and the last one says so.
+    Snapshot { transfer: u64, number: u64, end: Option<SnapshotEnd> },
+    /// Proposals of the sending node, in order.
+    Propose { proposals: Vec<Proposal> },
+    /// The sending node asks for its lease to be renewed, and says how far it has applied.
+    Renew { incarnation: Incarnation, applied: u64 },
+    /// The sending node routes no more, now and for the rest of its process: its lease need not be waited for.
+    Release { incarnation: Incarnation },
+    /// Up to where must be applied to see everything that is acknowledged?
+    ReadIndex,
+    /// What are you? Asked by a node that belongs to no cluster.
+    Probe,
+    /// May the sending node found a cluster of exactly these nodes?
+    Promise { names: Vec<String> },
+    /// The sending node wants to be a member.
+    Join { name: String, address: String },
+}
+
+/// What a candidate says of itself.
+#[derive(Archive, Serialize, Deserialize, Clone, Copy, PartialEq, Debug)]
+pub(crate) struct Candidacy {
+    pub(crate) vote: VoteRecord,
+    pub(crate) last: Option<LogIdRecord>,
+    pub(crate) transfer: bool,
+}
+
+/// What completes a snapshot.
+#[derive(Archive, Serialize, Deserialize, Clone, PartialEq, Debug)]
+pub(crate) struct SnapshotEnd {
+    pub(crate) vote: VoteRecord,
+    pub(crate) last: Option<LogIdRecord>,
+    pub(crate) membership: MembershipRecord,
+    /// BLAKE3 of the bulk of all parts.
+    pub(crate) digest: [u8; 32],
+}
+
+/// A reply.
+#[derive(Archive, Serialize, Deserialize, Clone, PartialEq, Debug)]
+pub(crate) enum Reply {
+    /// The request could not be served; for people.
+    Failed(String),
+    /// All entries are stored.
+    Appended,
+    /// Entries up to here are stored.
+    AppendedUpTo(Option<LogIdRecord>),
+    /// The entry before the first one does not match.
+    Conflict,
+    /// A newer vote is known.
+    HigherVote(VoteRecord),
+    /// Answer to both kinds of candidacy.
+    Vote { vote: VoteRecord, granted: bool, last: Option<LogIdRecord> },
+    /// The hand-over goes on.
+    Transferring,
+    /// The hand-over was refused, because a newer vote is known.
+    TransferVoteChanged { expected: VoteRecord, actual: VoteRecord },
+    /// The hand-over was refused, because entries are missing.
+    TransferNotFlushed { expected: Option<LogIdRecord>, actual: Option<LogIdRecord> },
+    /// The part was taken.
+    SnapshotPart,
+    /// The snapshot was judged; the vote tells whether it was installed.
+    Snapshot { vote: VoteRecord },
+    /// What became of each proposal.
+    Proposed { results: Vec<Settled> },
+    /// The answering node does not lead.
+    NotLeader { leader: Option<LeaderHint> },
+    /// The lease is renewed.
+    Granted(Grant),
+    /// The sending node is not a member.
+    NotMember,
+    /// Done.
+    Done,
+    /// Up to here.
+    Index(u64),
+    /// Answer to a probe.
+    Standing { cluster: Option<u128>, fresh: bool, leader: Option<LeaderHint> },
+    /// The sending node is a member now.
+    Joined,
+    /// No, and why; for people.
+    Refused(String),
+}
+
+/// A renewed lease.
+#[derive(Archive, Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Grant {
+    /// Counted from when the request was sent.
+    pub(crate) nanos: u64,
+    /// The lease holds only for a table that has applied this.
+    pub(crate) must_apply: u64,
+}
+
+/// Whom to ask instead.
+#[derive(Archive, Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
+pub(crate) struct LeaderHint {
+    pub(crate) node: NodeId,
+    pub(crate) name: String,
+    pub(crate) address: String,
+}
+
+/// A one-way message.
+#[derive(Archive, Serialize, Deserialize, Clone, Copy, PartialEq, Debug)]
+pub(crate) enum Note {
+    /// A start of the sending node's process has applied up to here.
+    Applied { incarnation: Incarnation, applied: u64 },
+}
+
+macro_rules! versioned_archive {
+    ($type:ident, $what:literal) => {
+        impl $type {
+            pub(crate) fn encode(&self) -> Result<Bytes, Malformed> {
+                let bytes = rkyv::api::high::to_bytes_in::<_, rancor::Error>(self, vec![VERSION]).map_err(|e| Malformed::new($what, e))?;
+                Ok(bytes.into())
+            }
+
+            pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+                rkyv::from_bytes::<Self, rancor::Error>(versioned(bytes, $what)?).map_err(|e| Malformed::new($what, e))
+            }
+        }
+    };
+}
+versioned_archive!(Request, "request");
+versioned_archive!(Reply, "reply");
+versioned_archive!(Note, "message");
+
+/// Entries as bulk: `index u64, length u32, stored entry` each, little endian.
+pub(crate) fn pack_entries(entries: &[Entry]) -> Result<Bytes, Malformed> {
+    let mut bulk = Vec::new();
+    for entry in entries {
+        let stored = encode_entry(entry)?;
+        bulk.put_u64_le(entry.log_id.index);
+        bulk.put_u32_le(length(&stored)?);
+        bulk.put_slice(&stored);
+    }
+    Ok(bulk.into())
+}
+
+/// The entries in a bulk. Their payloads share its memory.
+pub(crate) fn unpack_entries(mut bulk: Bytes) -> Result<Vec<Entry>, Malformed> {
+    let mut entries = Vec::new();
+    while !bulk.is_empty() {
+        let cut_short = || Malformed::new("entries", "cut short");
+        let index = bulk.try_get_u64_le().map_err(|_| cut_short())?;
+        let len = bulk.try_get_u32_le().map_err(|_| cut_short())? as usize;
+        if bulk.len() < len {
+            return Err(cut_short());
+        }
+        entries.push(decode_entry(index, &bulk.split_to(len))?);
+    }
+    Ok(entries)
+}
+
+/// Appends a record of a snapshot: `length u32, length u32, key, value`, little endian.
+pub(crate) fn pack_record(key: &[u8], value: &[u8], bulk: &mut Vec<u8>) -> Result<(), Malformed> {
+    bulk.put_u32_le(length(key)?);
+    bulk.put_u32_le(length(value)?);
+    bulk.put_slice(key);
+    bulk.put_slice(value);
+    Ok(())
+}
+
+/// The records in a bulk, which they share.
+pub(crate) fn unpack_records(mut bulk: Bytes, records: &mut Vec<(Bytes, Bytes)>) -> Result<(), Malformed> {
+    while !bulk.is_empty() {
+        let cut_short = || Malformed::new("records", "cut short");
+        let key = bulk.try_get_u32_le().map_err(|_| cut_short())? as usize;
+        let value = bulk.try_get_u32_le().map_err(|_| cut_short())? as usize;
+        if bulk.len() < key.saturating_add(value) {
+            return Err(cut_short());
+        }
+        records.push((bulk.split_to(key), bulk.split_to(value)));
+    }
+    Ok(())
+}
+
+fn length(bytes: &[u8]) -> Result<u32, Malformed> {
+    u32::try_from(bytes.len()).map_err(|_| Malformed::new("bulk", format!("{} bytes in one piece", bytes.len())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::raft::{EntryPayload, LeaderId, LogId, Payload};
+
+    #[test]
+    fn heads_read_back_and_cuts_are_refused() {
+        let vote = VoteRecord { term: 3, node: NodeId(4), committed: true };
+        let request = Request::Append { vote, previous: Some(LogIdRecord { term: 1, leader: NodeId(2), index: 9 }), committed: None };
+        let bytes = request.encode().unwrap();
+        assert_eq!(Request::decode(&bytes).unwrap(), request);
+        for cut in 0..bytes.len() {
+            assert!(Request::decode(&bytes[..cut]).is_err(), "cut to {cut}");
+        }
+        let mut newer = bytes.to_vec();
+        newer[0] = 2;
+        assert!(Request::decode(&newer).is_err());
+    }
+
+    #[test]
+    fn bulks_read_back_and_cuts_are_refused() {
+        let entry = |index, payload| Entry { log_id: LogId::new(LeaderId { term: 1, node_id: NodeId(2) }, index), payload };
+        let entries = vec![entry(4, EntryPayload::Blank), entry(5, EntryPayload::Normal(Payload(Bytes::from_static(b"hare"))))];
+        let bulk = pack_entries(&entries).unwrap();
+        let back = unpack_entries(bulk.clone()).unwrap();
+        assert_eq!(format!("{back:?}"), format!("{entries:?}"));
+        let first = pack_entries(&entries[..1]).unwrap().len();
+        for cut in (1..bulk.len()).filter(|cut| *cut != first) {
+            assert!(unpack_entries(bulk.slice(..cut)).is_err(), "cut to {cut}");
+        }
+        let mut bulk = Vec::new();
+        pack_record(b"key", b"value", &mut bulk).unwrap();
+        let mut records = Vec::new();
+        unpack_records(bulk.clone().into(), &mut records).unwrap();
+        assert_eq!(records, vec![(Bytes::from_static(b"key"), Bytes::from_static(b"value"))]);
+        for cut in 1..bulk.len() {
+            assert!(unpack_records(Bytes::copy_from_slice(&bulk[..cut]), &mut Vec::new()).is_err(), "cut to {cut}");
+        }
+    }
+}
