@@ -1,13 +1,15 @@
-//! How fast the log is: entries of 1 KiB a second, each batch with its sync, and many groups at once.
+//! How fast the log is: entries of 1 KiB a second, each batch with its sync, and many groups at once; and how long a state
+//! write takes meanwhile (median and 99th percentile), as it must not wait for the log's syncs.
 //!
 //! `cargo run --release -p warren-storage-rocksdb --example append [FOLDER [SECONDS]]`
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use warren_storage::{LogEntry, Storage, StorageError};
+use warren_storage::{LogEntry, Space, Storage, StorageError, Write};
 use warren_storage_rocksdb::{RocksStorage, Settings};
 
 const ENTRY_BYTES: usize = 1024;
@@ -29,10 +31,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .next()
         .map_or(parent.path().join("data"), PathBuf::from);
     let seconds = arguments.next().map_or(Ok(3), |seconds| seconds.parse())?;
-    println!(
-        "{:>6} {:>6} {:>6} {:>12} {:>10} {:>8}",
-        "groups", "batch", "depth", "entries/s", "syncs/s", "RSS MB"
-    );
+    println!("groups  batch  depth    entries/s    syncs/s  state µs p50 / p99   RSS MB");
     let loads = [
         (1, 1, 1),
         (1, 32, 1),
@@ -44,18 +43,26 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     ];
     for (number, (groups, batch, depth)) in (0u32..).zip(loads) {
         let storage = RocksStorage::open(&folder.join(number.to_string()), &Settings::default())?;
-        let (rate, syncs) = run(
-            &storage,
-            &Load {
-                groups,
-                batch,
-                depth,
-            },
-            Duration::from_secs(seconds),
-        )?;
+        let stop = AtomicBool::new(false);
+        let (log, state) = std::thread::scope(|scope| {
+            let state = scope.spawn(|| state_writes_us(&storage, &stop));
+            let log = run(
+                &storage,
+                &Load {
+                    groups,
+                    batch,
+                    depth,
+                },
+                Duration::from_secs(seconds),
+            );
+            stop.store(true, Ordering::Relaxed);
+            (log, state.join())
+        });
+        let (rate, syncs) = log?;
+        let (median, p99) = state.map_err(|_| "the state writer panicked")??;
+        let memory = resident_mb();
         println!(
-            "{groups:>6} {batch:>6} {depth:>6} {rate:>12.0} {syncs:>10.0} {:>8}",
-            resident_mb()
+            "{groups:>6} {batch:>6} {depth:>6} {rate:>12.0} {syncs:>10.0} {median:>11} {p99:>7} {memory:>8}"
         );
         storage.close()?;
     }
@@ -106,6 +113,33 @@ fn run(storage: &RocksStorage, load: &Load, time: Duration) -> Result<(f64, f64)
     let batch = f64::from(u32::try_from(load.batch).unwrap_or(u32::MAX));
     let syncs = f64::from(u32::try_from(after.log_syncs - before.log_syncs).unwrap_or(u32::MAX));
     Ok((answered * batch / seconds, syncs / seconds))
+}
+
+/// Writes the state about once a millisecond and returns the median and the 99th percentile of how long a write took.
+fn state_writes_us(
+    storage: &RocksStorage,
+    stop: &AtomicBool,
+) -> Result<(u128, u128), StorageError> {
+    let state = storage.state();
+    let mut times = Vec::new();
+    while !stop.load(Ordering::Relaxed) {
+        let key = Bytes::from(times.len().to_be_bytes().to_vec());
+        let begun = Instant::now();
+        state.write(
+            Space::Queue,
+            vec![Write::Put(key, Bytes::from_static(&[7; 200]))],
+        )?;
+        times.push(begun.elapsed().as_micros());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    times.sort_unstable();
+    let at = |percent: usize| {
+        times
+            .get(times.len() * percent / 100)
+            .copied()
+            .unwrap_or_default()
+    };
+    Ok((at(50), at(99)))
 }
 
 /// Resident memory, where the system tells.

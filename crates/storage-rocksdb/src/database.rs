@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use rocksdb::{ColumnFamily, ColumnFamilyDescriptor, DB, ReadOptions, WriteBatch, WriteOptions};
+use rocksdb::{ColumnFamily, ColumnFamilyDescriptor, DB, ReadOptions, WriteBatch};
 use warren_storage::record::Address;
 use warren_storage::{LogBounds, Place, StorageError, key, record};
 
@@ -94,19 +94,14 @@ impl Database {
             })
     }
 
-    pub(crate) fn write(
-        &self,
-        batch: WriteBatch,
-        synced: bool,
-        doing: &'static str,
-    ) -> Result<(), StorageError> {
-        let mut options = WriteOptions::default();
-        options.set_sync(synced);
+    /// An atomic write, durable after the next [`Database::sync`].
+    pub(crate) fn write(&self, batch: WriteBatch, doing: &'static str) -> Result<(), StorageError> {
         self.db
-            .write_opt(batch, &options)
+            .write(batch)
             .map_err(|error| typed(&self.path, doing, &error))
     }
 
+    /// Syncs the write-ahead log, and with it everything written before.
     pub(crate) fn sync(&self, doing: &'static str) -> Result<(), StorageError> {
         self.db
             .flush_wal(true)
@@ -165,7 +160,8 @@ impl Database {
         let Some(stored) = self.get(Family::Records, key::LAYOUT)? else {
             let mut batch = WriteBatch::default();
             batch.put_cf(self.family(Family::Records)?, key::LAYOUT, [LAYOUT]);
-            return self.write(batch, true, "mark the layout");
+            self.write(batch, "mark the layout")?;
+            return self.sync("mark the layout");
         };
         let place = Place::Files {
             path: self.path.clone(),

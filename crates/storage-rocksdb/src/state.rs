@@ -19,7 +19,7 @@ impl StateStore for Shared {
             }
         }
         database
-            .write(batch, false, "write the state")
+            .write(batch, "write the state")
             .inspect_err(|error| self.stop(error))?;
         Counters::add(&self.counters.state_writes, 1);
         Ok(())

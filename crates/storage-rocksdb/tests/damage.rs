@@ -71,6 +71,10 @@ fn rot_in_the_write_ahead_log_is_no_silent_loss() {
             ),
             "{error}"
         );
+        assert!(
+            error.to_string().contains("batch 100 was synced"),
+            "{error}"
+        );
     }
 }
 
