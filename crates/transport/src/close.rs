@@ -49,24 +49,46 @@ pub(crate) enum Ended {
 impl Ended {
     pub(crate) fn of(error: &ConnectionError) -> Ended {
         match error {
-            ConnectionError::ApplicationClosed(close) if close.error_code == CloseCode::Heard.value() => Ended::Heard,
-            ConnectionError::ApplicationClosed(close) if close.error_code == CloseCode::Refused.value() => {
+            ConnectionError::ApplicationClosed(close)
+                if close.error_code == CloseCode::Heard.value() =>
+            {
+                Ended::Heard
+            }
+            ConnectionError::ApplicationClosed(close)
+                if close.error_code == CloseCode::Refused.value() =>
+            {
                 Ended::Refused(String::from_utf8_lossy(&close.reason).into_owned())
             }
-            ConnectionError::ApplicationClosed(close) if close.reason.is_empty() => Ended::Lost("the peer closed it".into()),
-            ConnectionError::ApplicationClosed(close) => Ended::Lost(format!("the peer closed it: {}", String::from_utf8_lossy(&close.reason))),
+            ConnectionError::ApplicationClosed(close) if close.reason.is_empty() => {
+                Ended::Lost("the peer closed it".into())
+            }
+            ConnectionError::ApplicationClosed(close) => Ended::Lost(format!(
+                "the peer closed it: {}",
+                String::from_utf8_lossy(&close.reason)
+            )),
             ConnectionError::TransportError(error) => match tls_alert(error.code) {
-                Some(alert) => Ended::Refused(format!("the peer's certificate was refused: {} ({alert})", error.reason)),
+                Some(alert) => Ended::Refused(format!(
+                    "the peer's certificate was refused: {} ({alert})",
+                    error.reason
+                )),
                 None => Ended::Lost(error.to_string()),
             },
             ConnectionError::ConnectionClosed(close) => match tls_alert(close.error_code) {
-                Some(alert) => Ended::Refused(format!("the peer refused this node's certificate: {alert}")),
+                Some(alert) => {
+                    Ended::Refused(format!("the peer refused this node's certificate: {alert}"))
+                }
                 None => Ended::Lost(close.to_string()),
             },
-            ConnectionError::Reset => Ended::Lost("the peer does not know the link any more: it was restarted, or gave it up".into()),
-            ConnectionError::TimedOut => Ended::Lost("nothing was heard of the peer for the idle timeout".into()),
+            ConnectionError::Reset => Ended::Lost(
+                "the peer does not know the link any more: it was restarted, or gave it up".into(),
+            ),
+            ConnectionError::TimedOut => {
+                Ended::Lost("nothing was heard of the peer for the idle timeout".into())
+            }
             ConnectionError::LocallyClosed => Ended::Lost("closed by this node".into()),
-            ConnectionError::VersionMismatch => Ended::Refused("the peer speaks another version of QUIC".into()),
+            ConnectionError::VersionMismatch => {
+                Ended::Refused("the peer speaks another version of QUIC".into())
+            }
             ConnectionError::CidsExhausted => Ended::Lost("QUIC ran out of connection ids".into()),
         }
     }

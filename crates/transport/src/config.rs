@@ -50,10 +50,16 @@ impl Config {
 
     pub(crate) fn validate(&self) -> Result<(), String> {
         if self.heartbeat.is_zero() || self.heartbeat * 2 > self.idle_timeout {
-            return Err(format!("heartbeat {:?} must be above zero and at most half of idle timeout {:?}", self.heartbeat, self.idle_timeout));
+            return Err(format!(
+                "heartbeat {:?} must be above zero and at most half of idle timeout {:?}",
+                self.heartbeat, self.idle_timeout
+            ));
         }
         if self.idle_timeout > Duration::from_secs(3_600) {
-            return Err(format!("idle timeout {:?} is longer than an hour", self.idle_timeout));
+            return Err(format!(
+                "idle timeout {:?} is longer than an hour",
+                self.idle_timeout
+            ));
         }
         self.limits.validate()
     }
@@ -66,7 +72,8 @@ pub struct Limits {
     pub frame_bytes_max: usize,
     /// When so much waits on one lane of one link, the peer is stuck and the link closed.
     pub queued_bytes_max: usize,
-    /// Bytes of one lane that may be on their way to a receiver that has not read them yet.
+    /// Bytes of one lane that may be on their way to a receiver that has not read them yet. Divided by the round trip it bounds a
+    /// lane's throughput; and as what is on its way stands in the receiver's socket before an urgent packet, it bounds that one's delay.
     pub lane_window_bytes: u32,
     /// Connections of peers not yet admitted that are looked at at once; more are turned away.
     pub handshakes_max: usize,
@@ -81,7 +88,7 @@ impl Default for Limits {
         Self {
             frame_bytes_max: 768 << 20,
             queued_bytes_max: 512 << 20,
-            lane_window_bytes: 8 << 20,
+            lane_window_bytes: 2 << 20,
             handshakes_max: 64,
             redial_min: Duration::from_millis(50),
             redial_max: Duration::from_secs(1),
@@ -92,13 +99,22 @@ impl Default for Limits {
 impl Limits {
     fn validate(&self) -> Result<(), String> {
         if self.frame_bytes_max > u32::MAX as usize || self.frame_bytes_max < 1_024 {
-            return Err(format!("frames of at most {} bytes: between 1 KiB and 4 GiB is possible", self.frame_bytes_max));
+            return Err(format!(
+                "frames of at most {} bytes: between 1 KiB and 4 GiB is possible",
+                self.frame_bytes_max
+            ));
         }
         if !(64 << 10..=256 << 20).contains(&self.lane_window_bytes) {
-            return Err(format!("a lane's window of {} bytes: between 64 KiB and 256 MiB is possible", self.lane_window_bytes));
+            return Err(format!(
+                "a lane's window of {} bytes: between 64 KiB and 256 MiB is possible",
+                self.lane_window_bytes
+            ));
         }
         if self.redial_min.is_zero() || self.redial_min > self.redial_max {
-            return Err(format!("pauses of {:?} to {:?} between dials", self.redial_min, self.redial_max));
+            return Err(format!(
+                "pauses of {:?} to {:?} between dials",
+                self.redial_min, self.redial_max
+            ));
         }
         Ok(())
     }

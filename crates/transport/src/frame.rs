@@ -67,12 +67,18 @@ pub struct Frame {
 impl Frame {
     /// A frame of a head and bulk.
     pub fn new(head: impl Into<Bytes>, bulk: impl Into<Bytes>) -> Self {
-        Self { head: head.into(), bulk: bulk.into() }
+        Self {
+            head: head.into(),
+            bulk: bulk.into(),
+        }
     }
 
     /// A frame with a head only.
     pub fn of_head(head: impl Into<Bytes>) -> Self {
-        Self { head: head.into(), bulk: Bytes::new() }
+        Self {
+            head: head.into(),
+            bulk: Bytes::new(),
+        }
     }
 
     /// Bytes that this frame takes on the wire.
@@ -143,14 +149,21 @@ impl Encoder {
     pub(crate) fn push(&mut self, envelope: Envelope) {
         let Envelope { kind, id, frame } = envelope;
         self.len += frame.wire_len();
-        let copied = PREFIX_LEN + frame.head.len() + if frame.bulk.len() < SHARE_LEN { frame.bulk.len() } else { 0 };
+        let copied = PREFIX_LEN
+            + frame.head.len()
+            + if frame.bulk.len() < SHARE_LEN {
+                frame.bulk.len()
+            } else {
+                0
+            };
         if !self.open.is_empty() && self.open.len() + copied > PIECE_LEN {
             self.close_piece();
         }
         if self.open.capacity() < copied {
             self.open.reserve(copied.max(PIECE_LEN));
         }
-        self.open.put_u32_le(wire_u32(FIXED_LEN + frame.head.len() + frame.bulk.len()));
+        self.open
+            .put_u32_le(wire_u32(FIXED_LEN + frame.head.len() + frame.bulk.len()));
         self.open.put_u8(kind.byte());
         self.open.put_u64_le(id);
         self.open.put_u32_le(wire_u32(frame.head.len()));
@@ -183,7 +196,8 @@ impl Encoder {
 }
 
 fn wire_u32(len: usize) -> u32 {
-    u32::try_from(len).expect("the frame limit fits in a u32 and is checked before a frame is queued")
+    u32::try_from(len)
+        .expect("the frame limit fits in a u32 and is checked before a frame is queued")
 }
 
 /// Cuts frames out of the bytes of one lane.
@@ -195,7 +209,10 @@ pub(crate) struct Decoder {
 impl Decoder {
     /// A decoder that refuses frames of more than `frame_bytes_max` on the wire.
     pub(crate) fn new(frame_bytes_max: usize) -> Self {
-        Self { buffer: BytesMut::new(), total_max: frame_bytes_max.saturating_sub(TOTAL_LEN) }
+        Self {
+            buffer: BytesMut::new(),
+            total_max: frame_bytes_max.saturating_sub(TOTAL_LEN),
+        }
     }
 
     /// Takes in what arrived.
@@ -210,7 +227,9 @@ impl Decoder {
 
     /// The next whole frame, if it is here. An error says what is wrong with the peer's bytes; the stream is of no use then.
     pub(crate) fn next(&mut self) -> Result<Option<Envelope>, String> {
-        let Some((total, kind, head_len)) = self.peek()? else { return Ok(None) };
+        let Some((total, kind, head_len)) = self.peek()? else {
+            return Ok(None);
+        };
         if self.buffer.len() < TOTAL_LEN + total {
             return Ok(None);
         }
@@ -218,21 +237,35 @@ impl Decoder {
         let id = u64::from_le_bytes(array(&bytes[5..13]));
         let mut rest = bytes.split_off(PREFIX_LEN);
         let head = rest.split_to(head_len);
-        Ok(Some(Envelope { kind, id, frame: Frame { head, bulk: rest } }))
+        Ok(Some(Envelope {
+            kind,
+            id,
+            frame: Frame { head, bulk: rest },
+        }))
     }
 
     /// total, kind and head_len, each checked as soon as it is here.
     fn peek(&self) -> Result<Option<(usize, Kind, usize)>, String> {
-        let Some(prefix) = self.buffer.get(..TOTAL_LEN) else { return Ok(None) };
+        let Some(prefix) = self.buffer.get(..TOTAL_LEN) else {
+            return Ok(None);
+        };
         let total = u32::from_le_bytes(array(prefix)) as usize;
         if total < FIXED_LEN || total > self.total_max {
-            return Err(format!("a frame of {total} bytes was announced; allowed are {FIXED_LEN} to {}", self.total_max));
+            return Err(format!(
+                "a frame of {total} bytes was announced; allowed are {FIXED_LEN} to {}",
+                self.total_max
+            ));
         }
-        let Some(prefix) = self.buffer.get(..PREFIX_LEN) else { return Ok(None) };
-        let kind = Kind::from_byte(prefix[4]).ok_or_else(|| format!("a frame of unknown kind {} arrived", prefix[4]))?;
+        let Some(prefix) = self.buffer.get(..PREFIX_LEN) else {
+            return Ok(None);
+        };
+        let kind = Kind::from_byte(prefix[4])
+            .ok_or_else(|| format!("a frame of unknown kind {} arrived", prefix[4]))?;
         let head_len = u32::from_le_bytes(array(&prefix[13..17])) as usize;
         if head_len > total - FIXED_LEN {
-            return Err(format!("a frame of {total} bytes announced a head of {head_len}"));
+            return Err(format!(
+                "a frame of {total} bytes announced a head of {head_len}"
+            ));
         }
         Ok(Some((total, kind, head_len)))
     }
@@ -250,8 +283,17 @@ mod tests {
     use super::*;
 
     fn envelope(kind: Kind, id: u64, head: usize, bulk: usize) -> Envelope {
-        let fill = |len: usize, salt: usize| -> Bytes { (0..len).map(|i| (i * 7 + salt) as u8).collect::<Vec<u8>>().into() };
-        Envelope { kind, id, frame: Frame::new(fill(head, 1), fill(bulk, 2)) }
+        let fill = |len: usize, salt: usize| -> Bytes {
+            (0..len)
+                .map(|i| (i * 7 + salt) as u8)
+                .collect::<Vec<u8>>()
+                .into()
+        };
+        Envelope {
+            kind,
+            id,
+            frame: Frame::new(fill(head, 1), fill(bulk, 2)),
+        }
     }
 
     fn decode_all(decoder: &mut Decoder) -> Vec<Envelope> {
@@ -293,7 +335,11 @@ mod tests {
         for _ in 0..50 {
             encoder.push(envelope(Kind::Message, 0, 10, 1_000));
         }
-        encoder.push(Envelope { kind: Kind::Message, id: 0, frame: Frame::new("head", bulk.clone()) });
+        encoder.push(Envelope {
+            kind: Kind::Message,
+            id: 0,
+            frame: Frame::new("head", bulk.clone()),
+        });
         let pieces = encoder.take();
         assert_eq!(pieces.len(), 2);
         assert_eq!(pieces[1].as_ptr(), bulk.as_ptr());
@@ -325,6 +371,9 @@ mod tests {
         let mut decoder = Decoder::new(768 << 20);
         decoder.push(&frame(700 << 20, 0, 0));
         assert_eq!(decoder.next(), Ok(None));
-        assert!(decoder.buffer.capacity() < 1 << 20, "a large frame announced allocates nothing");
+        assert!(
+            decoder.buffer.capacity() < 1 << 20,
+            "a large frame announced allocates nothing"
+        );
     }
 }

@@ -33,7 +33,11 @@ pub trait Handler: Send + Sync + 'static {
 pub struct ReplyTo(Option<Route>);
 
 enum Route {
-    Link { link: Arc<Link>, lane: Lane, id: u64 },
+    Link {
+        link: Arc<Link>,
+        lane: Lane,
+        id: u64,
+    },
     Own(oneshot::Sender<Result<Frame, RequestError>>),
 }
 
@@ -70,7 +74,9 @@ impl Drop for ReplyTo {
 impl fmt::Debug for ReplyTo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Some(Route::Link { link, lane, id }) => write!(f, "ReplyTo({}, {lane:?}, {id})", link.hello.name),
+            Some(Route::Link { link, lane, id }) => {
+                write!(f, "ReplyTo({}, {lane:?}, {id})", link.hello.name)
+            }
             Some(Route::Own(_)) => write!(f, "ReplyTo(own)"),
             None => write!(f, "ReplyTo(answered)"),
         }

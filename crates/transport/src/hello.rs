@@ -34,10 +34,16 @@ impl Hello {
     /// Whether it can be sent at all: names and addresses have limits.
     pub(crate) fn validate(&self) -> Result<(), String> {
         if self.name.is_empty() || self.name.len() > NAME_LEN_MAX {
-            return Err(format!("a node's name has 1 to {NAME_LEN_MAX} bytes, this one has {}", self.name.len()));
+            return Err(format!(
+                "a node's name has 1 to {NAME_LEN_MAX} bytes, this one has {}",
+                self.name.len()
+            ));
         }
         if self.address.len() > ADDRESS_LEN_MAX {
-            return Err(format!("a node's address has at most {ADDRESS_LEN_MAX} bytes, this one has {}", self.address.len()));
+            return Err(format!(
+                "a node's address has at most {ADDRESS_LEN_MAX} bytes, this one has {}",
+                self.address.len()
+            ));
         }
         Ok(())
     }
@@ -61,9 +67,15 @@ impl Hello {
     }
 
     /// Reads a peer's Hello. `own_version` is what it must speak.
-    pub(crate) async fn read(stream: &mut RecvStream, own_version: u32) -> Result<Hello, ReadError> {
+    pub(crate) async fn read(
+        stream: &mut RecvStream,
+        own_version: u32,
+    ) -> Result<Hello, ReadError> {
         let mut prefix = [0; 6];
-        stream.read_exact(&mut prefix).await.map_err(ReadError::stream)?;
+        stream
+            .read_exact(&mut prefix)
+            .await
+            .map_err(ReadError::stream)?;
         let version = u32::from_le_bytes([prefix[0], prefix[1], prefix[2], prefix[3]]);
         if version != own_version {
             return Err(ReadError::Unacceptable(format!(
@@ -72,11 +84,17 @@ impl Hello {
         }
         let len = usize::from(u16::from_le_bytes([prefix[4], prefix[5]]));
         if len > BODY_LEN_MAX {
-            return Err(ReadError::Unacceptable(format!("a greeting of {len} bytes was announced; allowed are {BODY_LEN_MAX}")));
+            return Err(ReadError::Unacceptable(format!(
+                "a greeting of {len} bytes was announced; allowed are {BODY_LEN_MAX}"
+            )));
         }
         let mut body = vec![0; len];
-        stream.read_exact(&mut body).await.map_err(ReadError::stream)?;
-        Self::decode(version, &body).ok_or_else(|| ReadError::Unacceptable("the peer's greeting is malformed".into()))
+        stream
+            .read_exact(&mut body)
+            .await
+            .map_err(ReadError::stream)?;
+        Self::decode(version, &body)
+            .ok_or_else(|| ReadError::Unacceptable("the peer's greeting is malformed".into()))
     }
 
     fn decode(version: u32, mut body: &[u8]) -> Option<Hello> {
@@ -132,7 +150,14 @@ mod tests {
 
     #[test]
     fn a_greeting_survives_the_wire() {
-        for sent in [hello(), Hello { cluster: None, address: String::new(), ..hello() }] {
+        for sent in [
+            hello(),
+            Hello {
+                cluster: None,
+                address: String::new(),
+                ..hello()
+            },
+        ] {
             assert_eq!(Hello::decode(9, &sent.encode()[6..]), Some(sent));
         }
     }
@@ -143,8 +168,19 @@ mod tests {
         for cut in 0..body.len() {
             assert_eq!(Hello::decode(9, &body[..cut]), None, "cut to {cut}");
         }
-        assert_eq!(Hello::decode(9, &[body.clone(), vec![0]].concat()), None, "with a byte too many");
-        let unnamed = Hello { name: String::new(), ..hello() };
-        assert_eq!(Hello::decode(9, &unnamed.encode()[6..]), None, "without a name");
+        assert_eq!(
+            Hello::decode(9, &[body.clone(), vec![0]].concat()),
+            None,
+            "with a byte too many"
+        );
+        let unnamed = Hello {
+            name: String::new(),
+            ..hello()
+        };
+        assert_eq!(
+            Hello::decode(9, &unnamed.encode()[6..]),
+            None,
+            "without a name"
+        );
     }
 }

@@ -84,7 +84,13 @@ struct Requests {
 }
 
 impl Link {
-    pub(crate) fn new(id: LinkId, hello: Hello, connection: Connection, dialled: bool, limits: Limits) -> Self {
+    pub(crate) fn new(
+        id: LinkId,
+        hello: Hello,
+        connection: Connection,
+        dialled: bool,
+        limits: Limits,
+    ) -> Self {
         Self {
             id,
             hello,
@@ -100,7 +106,11 @@ impl Link {
     }
 
     /// Serves the link until its end and says why it ended. All that belongs to the link is over when this returns.
-    pub(crate) async fn run(self: &Arc<Self>, lanes: LaneStreams, handler: Arc<dyn Handler>) -> String {
+    pub(crate) async fn run(
+        self: &Arc<Self>,
+        lanes: LaneStreams,
+        handler: Arc<dyn Handler>,
+    ) -> String {
         let mut tasks = JoinSet::new();
         for (lane, (send, recv)) in Lane::ALL.into_iter().zip(lanes) {
             let (link, handler) = (self.clone(), handler.clone());
@@ -138,8 +148,12 @@ impl Link {
     /// Ends the link; the first reason given stands.
     pub(crate) fn close(&self, code: CloseCode, reason: &str) {
         self.closing.store(true, Ordering::Release);
-        let _ = self.own_reason.set(reason.to_owned());
-        self.connection.close(code.value(), reason.as_bytes());
+        // A connection that has ended already ended for its own reason.
+        if self.connection.close_reason().is_none()
+            && self.own_reason.set(reason.to_owned()).is_ok()
+        {
+            self.connection.close(code.value(), reason.as_bytes());
+        }
         for queue in &self.queues {
             queue.close();
         }
@@ -165,11 +179,22 @@ impl Link {
     }
 
     pub(crate) fn send(&self, lane: Lane, frame: Frame) -> Result<(), Unreachable> {
-        self.push(lane, Envelope { kind: Kind::Message, id: 0, frame })
+        self.push(
+            lane,
+            Envelope {
+                kind: Kind::Message,
+                id: 0,
+                frame,
+            },
+        )
     }
 
     /// Queues a request. The receiver gets its outcome; [`Link::forget`] gives it up.
-    pub(crate) fn request(&self, lane: Lane, frame: Frame) -> Result<(u64, oneshot::Receiver<Result<Frame, RequestError>>), RequestError> {
+    pub(crate) fn request(
+        &self,
+        lane: Lane,
+        frame: Frame,
+    ) -> Result<(u64, oneshot::Receiver<Result<Frame, RequestError>>), RequestError> {
         let (requester, outcome) = oneshot::channel();
         let id = {
             let mut requests = self.requests.lock();
@@ -181,7 +206,14 @@ impl Link {
             requests.open.insert(id, requester);
             id
         };
-        if let Err(error) = self.push(lane, Envelope { kind: Kind::Request, id, frame }) {
+        if let Err(error) = self.push(
+            lane,
+            Envelope {
+                kind: Kind::Request,
+                id,
+                frame,
+            },
+        ) {
             tracing::debug!(peer = %self.hello.name, %error, "a request was not sent");
             self.forget(id);
             return Err(RequestError::Unreachable);
@@ -194,9 +226,18 @@ impl Link {
     }
 
     pub(crate) fn reply(&self, lane: Lane, id: u64, frame: Frame) {
-        match self.push(lane, Envelope { kind: Kind::Reply, id, frame }) {
+        match self.push(
+            lane,
+            Envelope {
+                kind: Kind::Reply,
+                id,
+                frame,
+            },
+        ) {
             Ok(()) | Err(Unreachable::NoLink { .. }) => {}
-            Err(error @ Unreachable::Stuck { .. }) => tracing::debug!(peer = %self.hello.name, %error, "a reply was not sent"),
+            Err(error @ Unreachable::Stuck { .. }) => {
+                tracing::debug!(peer = %self.hello.name, %error, "a reply was not sent")
+            }
             Err(error @ Unreachable::TooLarge { .. }) => {
                 tracing::warn!(peer = %self.hello.name, %error, "a reply was not sent");
                 self.give_no_reply(lane, id);
@@ -206,7 +247,14 @@ impl Link {
 
     pub(crate) fn give_no_reply(&self, lane: Lane, id: u64) {
         // When the link is down, the requester knows.
-        let _ = self.push(lane, Envelope { kind: Kind::NoReply, id, frame: Frame::default() });
+        let _ = self.push(
+            lane,
+            Envelope {
+                kind: Kind::NoReply,
+                id,
+                frame: Frame::default(),
+            },
+        );
     }
 
     fn push(&self, lane: Lane, envelope: Envelope) -> Result<(), Unreachable> {
@@ -219,7 +267,10 @@ impl Link {
             Ok(()) => Ok(()),
             Err(PushError::Closed) => Err(Unreachable::NoLink { node }),
             Err(PushError::Full(queued)) => {
-                self.close(CloseCode::Stuck, &format!("{queued} bytes wait on lane {lane:?} and are not taken"));
+                self.close(
+                    CloseCode::Stuck,
+                    &format!("{queued} bytes wait on lane {lane:?} and are not taken"),
+                );
                 Err(Unreachable::Stuck { node, queued })
             }
         }
@@ -244,7 +295,12 @@ impl Link {
         }
     }
 
-    async fn read_lane(self: &Arc<Self>, lane: Lane, mut stream: RecvStream, handler: &dyn Handler) {
+    async fn read_lane(
+        self: &Arc<Self>,
+        lane: Lane,
+        mut stream: RecvStream,
+        handler: &dyn Handler,
+    ) {
         let mut decoder = Decoder::new(self.limits.frame_bytes_max);
         let mut chunks = vec![Bytes::new(); READ_CHUNKS];
         while let Ok(Some(count)) = stream.read_chunks(&mut chunks).await {
@@ -271,7 +327,9 @@ impl Link {
         let from: NodeId = self.hello.node;
         match kind {
             Kind::Message => handler.message(from, lane, frame),
-            Kind::Request => handler.request(from, lane, frame, ReplyTo::over(self.clone(), lane, id)),
+            Kind::Request => {
+                handler.request(from, lane, frame, ReplyTo::over(self.clone(), lane, id))
+            }
             Kind::Reply => self.answer(id, Ok(frame)),
             Kind::NoReply => self.answer(id, Err(RequestError::Refused)),
         }

@@ -26,20 +26,32 @@ pub struct TokioNetwork {
 
 impl Default for TokioNetwork {
     fn default() -> Self {
-        Self { socket_buffer_bytes: 8 << 20 }
+        Self {
+            socket_buffer_bytes: 8 << 20,
+        }
     }
 }
 
 impl TokioNetwork {
     fn bind(&self, address: SocketAddr) -> io::Result<Arc<dyn AsyncUdpSocket>> {
-        let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+        let socket = Socket::new(
+            Domain::for_address(address),
+            Type::DGRAM,
+            Some(Protocol::UDP),
+        )?;
         if address.is_ipv6() {
             socket.set_only_v6(false)?;
         }
         // Small buffers cost packets under load but still work.
         for (what, set) in [
-            ("receive", socket.set_recv_buffer_size(self.socket_buffer_bytes)),
-            ("send", socket.set_send_buffer_size(self.socket_buffer_bytes)),
+            (
+                "receive",
+                socket.set_recv_buffer_size(self.socket_buffer_bytes),
+            ),
+            (
+                "send",
+                socket.set_send_buffer_size(self.socket_buffer_bytes),
+            ),
         ] {
             if let Err(error) = set {
                 tracing::debug!(%error, "the {what} buffer of UDP {address} stays as it is");

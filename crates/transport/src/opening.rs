@@ -44,12 +44,17 @@ impl Purpose {
 }
 
 /// Dials a peer until the link is up (or the knock was heard).
-pub(crate) async fn dial(inner: &Arc<Inner>, name: &str, address: &str, purpose: Purpose) -> Result<(), Ended> {
+pub(crate) async fn dial(
+    inner: &Arc<Inner>,
+    name: &str,
+    address: &str,
+    purpose: Purpose,
+) -> Result<(), Ended> {
     let opening = async {
         let connection = connect(inner, address).await?;
         let result = introduce(inner, &connection, name, purpose).await;
         match result {
-            Ok((hello, lanes)) => inner.establish(connection, hello, lanes, true).await.map_err(Ended::Refused),
+            Ok((hello, lanes)) => inner.establish(connection, hello, lanes, true).await,
             Err(problem) => Err(match connection.close_reason() {
                 // What the peer said is the cause of what failed here.
                 Some(reason @ quinn::ConnectionError::ApplicationClosed(_)) => Ended::of(&reason),
@@ -61,23 +66,38 @@ pub(crate) async fn dial(inner: &Arc<Inner>, name: &str, address: &str, purpose:
     match timeout(inner.handshake_time, opening).await {
         Ok(Err(Ended::Heard)) if purpose == Purpose::Knock => Ok(()),
         Ok(result) => result,
-        Err(_) => Err(Ended::Lost(format!("no link within {:?}", inner.handshake_time))),
+        Err(_) => Err(Ended::Lost(format!(
+            "no link within {:?}",
+            inner.handshake_time
+        ))),
     }
 }
 
 async fn connect(inner: &Inner, address: &str) -> Result<Connection, Ended> {
-    let resolved = inner.network.resolve(address).await.map_err(|e| Ended::Lost(format!("cannot resolve {address:?}: {e}")))?;
+    let resolved = inner
+        .network
+        .resolve(address)
+        .await
+        .map_err(|e| Ended::Lost(format!("cannot resolve {address:?}: {e}")))?;
     let target: SocketAddr = resolved
         .iter()
         .copied()
         .find(|a| a.is_ipv4() == inner.local.is_ipv4())
         .or(resolved.first().copied())
         .ok_or_else(|| Ended::Lost(format!("{address:?} resolves to nothing")))?;
-    let connecting = inner.endpoint.connect(target, SERVER_NAME).map_err(|e| Ended::Lost(format!("cannot dial {target}: {e}")))?;
+    let connecting = inner
+        .endpoint
+        .connect(target, SERVER_NAME)
+        .map_err(|e| Ended::Lost(format!("cannot dial {target}: {e}")))?;
     connecting.await.map_err(|e| Ended::of(&e))
 }
 
-async fn introduce(inner: &Inner, connection: &Connection, name: &str, purpose: Purpose) -> Result<(Hello, LaneStreams), Ended> {
+async fn introduce(
+    inner: &Inner,
+    connection: &Connection,
+    name: &str,
+    purpose: Purpose,
+) -> Result<(Hello, LaneStreams), Ended> {
     let lost = |e: &dyn std::fmt::Display| Ended::Lost(e.to_string());
     let (mut send, mut recv) = connection.open_bi().await.map_err(|e| Ended::of(&e))?;
     let own = inner.hello();
@@ -90,7 +110,10 @@ async fn introduce(inner: &Inner, connection: &Connection, name: &str, purpose: 
         Err(ReadError::Unacceptable(problem)) => return Err(refuse(connection, problem)),
     };
     if hello.name != name {
-        let problem = format!("the node at this address calls itself {:?}, but {name:?} was expected there: correct the peers' names or addresses", hello.name);
+        let problem = format!(
+            "the node at this address calls itself {:?}, but {name:?} was expected there: correct the peers' names or addresses",
+            hello.name
+        );
         return Err(refuse(connection, problem));
     }
     judge(inner, &own, &hello).map_err(|problem| refuse(connection, problem))?;
@@ -101,10 +124,19 @@ async fn introduce(inner: &Inner, connection: &Connection, name: &str, purpose: 
         Ok((send, recv))
     };
     let [a, b, c, d] = Lane::ALL;
-    Ok((hello, [open(a).await?, open(b).await?, open(c).await?, open(d).await?]))
+    Ok((
+        hello,
+        [
+            open(a).await?,
+            open(b).await?,
+            open(c).await?,
+            open(d).await?,
+        ],
+    ))
 }
 
-fn refuse(connection: &Connection, problem: String) -> Ended {
+/// Says no to the peer, and why.
+pub(crate) fn refuse(connection: &Connection, problem: String) -> Ended {
     connection.close(CloseCode::Refused.value(), problem.as_bytes());
     Ended::Refused(problem)
 }
@@ -144,18 +176,28 @@ pub(crate) async fn accept_all(inner: Arc<Inner>) {
 }
 
 /// Takes one connection; `who` gets a name for it once there is one.
-async fn accept(inner: &Arc<Inner>, incoming: Incoming, who: &mut Option<String>) -> Result<(), Ended> {
+async fn accept(
+    inner: &Arc<Inner>,
+    incoming: Incoming,
+    who: &mut Option<String>,
+) -> Result<(), Ended> {
     let connection = incoming.await.map_err(|e| Ended::of(&e))?;
     let result = answer(inner, &connection, who).await;
     match result {
-        Ok(Some((hello, lanes))) => inner.establish(connection, hello, lanes, false).await.map_err(Ended::Refused),
+        Ok(Some((hello, lanes))) => inner.establish(connection, hello, lanes, false).await,
         Ok(None) => Ok(()),
         Err(problem @ Ended::Refused(_)) => Err(problem),
-        Err(problem) => Err(connection.close_reason().map_or(problem, |reason| Ended::of(&reason))),
+        Err(problem) => Err(connection
+            .close_reason()
+            .map_or(problem, |reason| Ended::of(&reason))),
     }
 }
 
-async fn answer(inner: &Arc<Inner>, connection: &Connection, who: &mut Option<String>) -> Result<Option<(Hello, LaneStreams)>, Ended> {
+async fn answer(
+    inner: &Arc<Inner>,
+    connection: &Connection,
+    who: &mut Option<String>,
+) -> Result<Option<(Hello, LaneStreams)>, Ended> {
     let lost = |e: &dyn std::fmt::Display| Ended::Lost(e.to_string());
     let (mut send, mut recv) = connection.accept_bi().await.map_err(|e| Ended::of(&e))?;
     let mut purpose = [0];
@@ -175,9 +217,24 @@ async fn answer(inner: &Arc<Inner>, connection: &Connection, who: &mut Option<St
             peers::knocked(inner, &hello);
             return Ok(None);
         }
-        (Some(Purpose::Link), false) => return Err(refuse(connection, "of two nodes the one with the greater name dials".into())),
-        (Some(Purpose::Knock), true) => return Err(refuse(connection, "of two nodes the one with the lesser name knocks".into())),
-        (None, _) => return Err(refuse(connection, format!("unknown purpose {}", purpose[0]))),
+        (Some(Purpose::Link), false) => {
+            return Err(refuse(
+                connection,
+                "of two nodes the one with the greater name dials".into(),
+            ));
+        }
+        (Some(Purpose::Knock), true) => {
+            return Err(refuse(
+                connection,
+                "of two nodes the one with the lesser name knocks".into(),
+            ));
+        }
+        (None, _) => {
+            return Err(refuse(
+                connection,
+                format!("unknown purpose {}", purpose[0]),
+            ));
+        }
     }
     send.write_all(&own.encode()).await.map_err(|e| lost(&e))?;
     // The peer may have refused us and be gone.
@@ -190,9 +247,13 @@ async fn take_lanes(connection: &Connection) -> Result<LaneStreams, Ended> {
     while lanes.iter().any(Option::is_none) {
         let (send, mut recv) = connection.accept_bi().await.map_err(|e| Ended::of(&e))?;
         let mut byte = [0];
-        recv.read_exact(&mut byte).await.map_err(|e| Ended::Lost(e.to_string()))?;
-        let lane = Lane::from_byte(byte[0]).ok_or_else(|| refuse(connection, format!("unknown lane {}", byte[0])))?;
-        send.set_priority(lane.priority()).map_err(|e| Ended::Lost(e.to_string()))?;
+        recv.read_exact(&mut byte)
+            .await
+            .map_err(|e| Ended::Lost(e.to_string()))?;
+        let lane = Lane::from_byte(byte[0])
+            .ok_or_else(|| refuse(connection, format!("unknown lane {}", byte[0])))?;
+        send.set_priority(lane.priority())
+            .map_err(|e| Ended::Lost(e.to_string()))?;
         lanes[lane.index()] = Some((send, recv));
     }
     match lanes {
@@ -204,15 +265,24 @@ async fn take_lanes(connection: &Connection) -> Result<LaneStreams, Ended> {
 /// Whether this node may be linked with that peer at all.
 pub(crate) fn judge(inner: &Inner, own: &Hello, peer: &Hello) -> Result<(), String> {
     if peer.name == own.name {
-        return Err(format!("two nodes are called {:?} (at {:?} and {:?}): names must be unique in a cluster, rename one", own.name, own.address, peer.address));
+        return Err(format!(
+            "two nodes are called {:?} (at {:?} and {:?}): names must be unique in a cluster, rename one",
+            own.name, own.address, peer.address
+        ));
     }
     if peer.node == own.node {
-        return Err(format!("nodes {:?} and {:?} have the same identity {}: one runs on a copy of the other's data folder", own.name, peer.name, own.node));
+        return Err(format!(
+            "nodes {:?} and {:?} have the same identity {}: one runs on a copy of the other's data folder",
+            own.name, peer.name, own.node
+        ));
     }
     if let (Some(ours), Some(theirs)) = (own.cluster, peer.cluster)
         && ours != theirs
     {
-        return Err(format!("node {:?} belongs to cluster {ours:032x}, node {:?} to cluster {theirs:032x}", own.name, peer.name));
+        return Err(format!(
+            "node {:?} belongs to cluster {ours:032x}, node {:?} to cluster {theirs:032x}",
+            own.name, peer.name
+        ));
     }
     inner.clash(peer)?;
     inner.handler.admit(peer)

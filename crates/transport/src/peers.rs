@@ -39,7 +39,11 @@ struct PeerTask {
 pub(crate) fn set(inner: &Arc<Inner>, list: Vec<PeerAddress>) {
     let own = &inner.name;
     let mut peers = inner.peers.lock();
-    let wanted: BTreeMap<String, String> = list.into_iter().filter(|p| p.name != *own).map(|p| (p.name, p.address)).collect();
+    let wanted: BTreeMap<String, String> = list
+        .into_iter()
+        .filter(|p| p.name != *own)
+        .map(|p| (p.name, p.address))
+        .collect();
     peers.tasks.retain(|name, task| {
         let keep = !task.listed || wanted.contains_key(name);
         if !keep {
@@ -58,16 +62,36 @@ pub(crate) fn knocked(inner: &Arc<Inner>, peer: &Hello) {
     let mut peers = inner.peers.lock();
     match peers.tasks.get(&peer.name) {
         Some(task) if task.listed || task.address == peer.address => task.wake.notify_one(),
-        Some(_) => start(inner, &mut peers, peer.name.clone(), peer.address.clone(), false),
+        Some(_) => start(
+            inner,
+            &mut peers,
+            peer.name.clone(),
+            peer.address.clone(),
+            false,
+        ),
         None => {
-            let finished: Vec<String> = peers.tasks.iter().filter(|(_, t)| t.abort.is_finished()).map(|(n, _)| n.clone()).collect();
+            let finished: Vec<String> = peers
+                .tasks
+                .iter()
+                .filter(|(_, t)| t.abort.is_finished())
+                .map(|(n, _)| n.clone())
+                .collect();
             for name in finished {
                 peers.tasks.remove(&name);
             }
             if peers.tasks.values().filter(|t| !t.listed).count() < KNOCKERS_MAX {
-                start(inner, &mut peers, peer.name.clone(), peer.address.clone(), false);
+                start(
+                    inner,
+                    &mut peers,
+                    peer.name.clone(),
+                    peer.address.clone(),
+                    false,
+                );
             } else {
-                tracing::debug!("node {:?} is not dialled: too many unknown nodes knock", peer.name);
+                tracing::debug!(
+                    "node {:?} is not dialled: too many unknown nodes knock",
+                    peer.name
+                );
             }
         }
     }
@@ -93,14 +117,32 @@ fn start(inner: &Arc<Inner>, peers: &mut Peers, name: String, address: String, l
         task.abort.abort();
     }
     let wake = Arc::new(Notify::new());
-    let seeking = seek(inner.clone(), name.clone(), address.clone(), listed, wake.clone());
+    let seeking = seek(
+        inner.clone(),
+        name.clone(),
+        address.clone(),
+        listed,
+        wake.clone(),
+    );
     let abort = inner.runtime.spawn(seeking).abort_handle();
-    peers.tasks.insert(name, PeerTask { address, listed, wake, abort });
+    peers.tasks.insert(
+        name,
+        PeerTask {
+            address,
+            listed,
+            wake,
+            abort,
+        },
+    );
 }
 
 /// Keeps a link to the peer.
 async fn seek(inner: Arc<Inner>, name: String, address: String, listed: bool, wake: Arc<Notify>) {
-    let purpose = if inner.name > name { Purpose::Link } else { Purpose::Knock };
+    let purpose = if inner.name > name {
+        Purpose::Link
+    } else {
+        Purpose::Knock
+    };
     let (pause_min, pause_max) = (inner.limits.redial_min, inner.limits.redial_max);
     let mut pause = pause_min;
     let mut failures = 0;
@@ -142,8 +184,12 @@ fn report(inner: &Inner, name: &str, address: &str, purpose: Purpose, problem: E
     let first = inner.first_time(&format!("to {name}"), &problem);
     match (first, refused) {
         (true, true) => tracing::warn!("no link with node {name:?} at {address}: {problem}"),
-        (true, false) => tracing::info!("no link with node {name:?} at {address}, trying on: {problem}"),
-        (false, _) => tracing::debug!("{purpose:?} of node {name:?} at {address} failed again: {problem}"),
+        (true, false) => {
+            tracing::info!("no link with node {name:?} at {address}, trying on: {problem}")
+        }
+        (false, _) => {
+            tracing::debug!("{purpose:?} of node {name:?} at {address} failed again: {problem}")
+        }
     }
     if first && refused {
         inner.handler.refused(address, problem);

@@ -94,7 +94,11 @@ mod tests {
     use crate::{Frame, frame::Kind};
 
     fn envelope(len: usize) -> Envelope {
-        Envelope { kind: Kind::Message, id: 0, frame: Frame::of_head(vec![0; len]) }
+        Envelope {
+            kind: Kind::Message,
+            id: 0,
+            frame: Frame::of_head(vec![0; len]),
+        }
     }
 
     #[tokio::test]
@@ -104,7 +108,11 @@ mod tests {
         let queued = queue.bytes();
         assert_eq!(queue.push(envelope(1), 100), Err(PushError::Full(queued)));
         assert_eq!(queue.take().await.unwrap().len(), 1);
-        assert_eq!(queue.push(envelope(1), 100), Err(PushError::Full(queued)), "what the writer holds counts");
+        assert_eq!(
+            queue.push(envelope(1), 100),
+            Err(PushError::Full(queued)),
+            "what the writer holds counts"
+        );
         queue.written(queued);
         queue.push(envelope(1), 100).unwrap();
         queue.close();

@@ -14,14 +14,18 @@ use std::{sync::Arc, time::Duration};
 
 /// The key of a node's reset tokens.
 pub(crate) fn reset_key(tls: &Tls) -> Arc<dyn HmacKey> {
-    Arc::new(ResetKey(blake3::derive_key("warren transport: stateless reset", &tls.secret)))
+    Arc::new(ResetKey(blake3::derive_key(
+        "warren transport: stateless reset",
+        &tls.secret,
+    )))
 }
 
 struct ResetKey([u8; 32]);
 
 impl HmacKey for ResetKey {
     fn sign(&self, data: &[u8], signature_out: &mut [u8]) {
-        signature_out.copy_from_slice(&blake3::keyed_hash(&self.0, data).as_bytes()[..signature_out.len()]);
+        signature_out
+            .copy_from_slice(&blake3::keyed_hash(&self.0, data).as_bytes()[..signature_out.len()]);
     }
 
     fn signature_len(&self) -> usize {
@@ -54,7 +58,10 @@ impl ConnectionIds {
         of_this_start.update(&hello.node.0.to_le_bytes());
         of_this_start.update(&hello.incarnation.0.to_le_bytes());
         of_this_start.update(&rng_seed.unwrap_or_default());
-        Self { key: *of_this_start.finalize().as_bytes(), next: 0 }
+        Self {
+            key: *of_this_start.finalize().as_bytes(),
+            next: 0,
+        }
     }
 }
 

@@ -11,7 +11,8 @@ use quinn::{
     udp::{RecvMeta, Transmit},
 };
 use std::{
-    fmt, future::Future,
+    fmt,
+    future::Future,
     io::{self, IoSliceMut},
     net::SocketAddr,
     pin::Pin,
@@ -30,7 +31,11 @@ impl Network for SimNetwork {
         async move {
             let socket = UdpSocket::bind(address).await?;
             let local = socket.local_addr()?;
-            Ok(Arc::new(SimUdp { socket: Arc::new(socket), local, readable: Mutex::new(None) }) as Arc<dyn AsyncUdpSocket>)
+            Ok(Arc::new(SimUdp {
+                socket: Arc::new(socket),
+                local,
+                readable: Mutex::new(None),
+            }) as Arc<dyn AsyncUdpSocket>)
         }
         .boxed()
     }
@@ -42,9 +47,15 @@ impl Network for SimNetwork {
     fn resolve<'a>(&'a self, host_port: &'a str) -> BoxFuture<'a, io::Result<Vec<SocketAddr>>> {
         let resolved = match host_port.parse::<SocketAddr>() {
             Ok(address) => Ok(vec![address]),
-            Err(_) => match host_port.rsplit_once(':').map(|(host, port)| (host, port.parse::<u16>())) {
+            Err(_) => match host_port
+                .rsplit_once(':')
+                .map(|(host, port)| (host, port.parse::<u16>()))
+            {
                 Some((host, Ok(port))) => Ok(vec![SocketAddr::new(turmoil::lookup(host), port)]),
-                Some((_, Err(_))) | None => Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{host_port:?} is not host:port"))),
+                Some((_, Err(_))) | None => Err(io::Error::new(
+                    io::ErrorKind::InvalidInput,
+                    format!("{host_port:?} is not host:port"),
+                )),
             },
         };
         std::future::ready(resolved).boxed()
@@ -65,7 +76,10 @@ impl Runtime for SimRuntime {
     }
 
     fn wrap_udp_socket(&self, _: std::net::UdpSocket) -> io::Result<Arc<dyn AsyncUdpSocket>> {
-        Err(io::Error::new(io::ErrorKind::Unsupported, "a simulation has no system sockets"))
+        Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            "a simulation has no system sockets",
+        ))
     }
 
     fn now(&self) -> Instant {
@@ -89,7 +103,11 @@ impl fmt::Debug for SimUdp {
 }
 
 impl SimUdp {
-    fn receive_all(&self, buffers: &mut [IoSliceMut<'_>], meta: &mut [RecvMeta]) -> io::Result<usize> {
+    fn receive_all(
+        &self,
+        buffers: &mut [IoSliceMut<'_>],
+        meta: &mut [RecvMeta],
+    ) -> io::Result<usize> {
         let mut received = 0;
         for (buffer, meta) in buffers.iter_mut().zip(meta) {
             match self.socket.try_recv_from(buffer) {
@@ -114,7 +132,10 @@ impl AsyncUdpSocket for SimUdp {
     }
 
     fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
-        let segment = transmit.segment_size.unwrap_or(transmit.contents.len()).max(1);
+        let segment = transmit
+            .segment_size
+            .unwrap_or(transmit.contents.len())
+            .max(1);
         for datagram in transmit.contents.chunks(segment) {
             if let Err(error) = self.socket.try_send_to(datagram, transmit.destination) {
                 tracing::trace!(%error, "a datagram to {} is lost", transmit.destination);
@@ -123,7 +144,12 @@ impl AsyncUdpSocket for SimUdp {
         Ok(())
     }
 
-    fn poll_recv(&self, cx: &mut Context<'_>, buffers: &mut [IoSliceMut<'_>], meta: &mut [RecvMeta]) -> Poll<io::Result<usize>> {
+    fn poll_recv(
+        &self,
+        cx: &mut Context<'_>,
+        buffers: &mut [IoSliceMut<'_>],
+        meta: &mut [RecvMeta],
+    ) -> Poll<io::Result<usize>> {
         let mut readable = self.readable.lock();
         loop {
             if let Some(pending) = readable.as_mut() {

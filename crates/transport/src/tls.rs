@@ -65,7 +65,9 @@ pub enum TlsError {
         certificate: String,
     },
     /// The peers would refuse the certificate.
-    #[error("other nodes would refuse the certificate in {certificate} (CA: {ca}): {problem}; it must be issued by that CA, be valid now, be for both server and client use, and carry the DNS name \"{SERVER_NAME}\"")]
+    #[error(
+        "other nodes would refuse the certificate in {certificate} (CA: {ca}): {problem}; it must be issued by that CA, be valid now, be for both server and client use, and carry the DNS name \"{SERVER_NAME}\""
+    )]
     Unacceptable {
         /// The certificate's file.
         certificate: String,
@@ -78,7 +80,11 @@ pub enum TlsError {
 
 impl Tls {
     /// Reads and checks a node's certificate (with intermediates, if any), its key and the cluster's CA from PEM files.
-    pub fn load(certificate: impl AsRef<Path>, key: impl AsRef<Path>, ca: impl AsRef<Path>) -> Result<Tls, TlsError> {
+    pub fn load(
+        certificate: impl AsRef<Path>,
+        key: impl AsRef<Path>,
+        ca: impl AsRef<Path>,
+    ) -> Result<Tls, TlsError> {
         let read = |path: &Path| -> Result<Pem, TlsError> {
             let file = path.display().to_string();
             match fs::read(path) {
@@ -86,48 +92,88 @@ impl Tls {
                 Err(source) => Err(TlsError::Read { file, source }),
             }
         };
-        Self::build(&read(certificate.as_ref())?, &read(key.as_ref())?, &read(ca.as_ref())?)
+        Self::build(
+            &read(certificate.as_ref())?,
+            &read(key.as_ref())?,
+            &read(ca.as_ref())?,
+        )
     }
 
     /// The same of PEM text.
     pub fn from_pem(certificate: &[u8], key: &[u8], ca: &[u8]) -> Result<Tls, TlsError> {
-        let named = |name: &str, bytes: &[u8]| Pem { file: name.into(), bytes: bytes.to_vec() };
-        Self::build(&named("the certificate", certificate), &named("the key", key), &named("the CA", ca))
+        let named = |name: &str, bytes: &[u8]| Pem {
+            file: name.into(),
+            bytes: bytes.to_vec(),
+        };
+        Self::build(
+            &named("the certificate", certificate),
+            &named("the key", key),
+            &named("the CA", ca),
+        )
     }
 
     fn build(certificate: &Pem, key: &Pem, ca: &Pem) -> Result<Tls, TlsError> {
         let provider = Arc::new(ring::default_provider());
         let chain = certificate.certificates("a node's certificate, with its intermediates")?;
-        let private = PrivateKeyDer::from_pem_slice(&key.bytes).map_err(|e| key.wrong("a private key", e))?;
+        let private =
+            PrivateKeyDer::from_pem_slice(&key.bytes).map_err(|e| key.wrong("a private key", e))?;
         let secret = blake3::derive_key("warren transport: node secret", private.secret_der());
         let mut roots = RootCertStore::empty();
         for authority in ca.certificates("the cluster CA's certificates")? {
-            roots.add(authority).map_err(|e| ca.wrong("the cluster CA's certificates", e))?;
+            roots
+                .add(authority)
+                .map_err(|e| ca.wrong("the cluster CA's certificates", e))?;
         }
         let roots = Arc::new(roots);
-        let unacceptable = |problem: String| TlsError::Unacceptable { certificate: certificate.file.clone(), ca: ca.file.clone(), problem };
-        let verify_server = WebPkiServerVerifier::builder_with_provider(roots.clone(), provider.clone()).build().map_err(|e| unacceptable(e.to_string()))?;
-        let verify_client = WebPkiClientVerifier::builder_with_provider(roots, provider.clone()).build().map_err(|e| unacceptable(e.to_string()))?;
+        let unacceptable = |problem: String| TlsError::Unacceptable {
+            certificate: certificate.file.clone(),
+            ca: ca.file.clone(),
+            problem,
+        };
+        let verify_server =
+            WebPkiServerVerifier::builder_with_provider(roots.clone(), provider.clone())
+                .build()
+                .map_err(|e| unacceptable(e.to_string()))?;
+        let verify_client = WebPkiClientVerifier::builder_with_provider(roots, provider.clone())
+            .build()
+            .map_err(|e| unacceptable(e.to_string()))?;
         match CertifiedKey::from_der(chain.clone(), private.clone_key(), &provider) {
             Ok(_) => {}
             Err(rustls::Error::InconsistentKeys(_)) => {
-                return Err(TlsError::KeyMismatch { key: key.file.clone(), certificate: certificate.file.clone() });
+                return Err(TlsError::KeyMismatch {
+                    key: key.file.clone(),
+                    certificate: certificate.file.clone(),
+                });
             }
             Err(e) => return Err(key.wrong("the certificate's private key", e)),
         }
         check_own(&chain, &*verify_server, &*verify_client).map_err(unacceptable)?;
-        let server = server_config(&provider, verify_client, chain.clone(), private.clone_key()).map_err(|e| unacceptable(e.to_string()))?;
-        let client = client_config(&provider, verify_server, chain, private).map_err(|e| unacceptable(e.to_string()))?;
-        Ok(Tls { server: Arc::new(server), client: Arc::new(client), secret })
+        let server = server_config(&provider, verify_client, chain.clone(), private.clone_key())
+            .map_err(|e| unacceptable(e.to_string()))?;
+        let client = client_config(&provider, verify_server, chain, private)
+            .map_err(|e| unacceptable(e.to_string()))?;
+        Ok(Tls {
+            server: Arc::new(server),
+            client: Arc::new(client),
+            secret,
+        })
     }
 }
 
 /// What peers will check of this node's certificate.
-fn check_own(chain: &[CertificateDer<'_>], server: &dyn ServerCertVerifier, client: &dyn ClientCertVerifier) -> Result<(), String> {
+fn check_own(
+    chain: &[CertificateDer<'_>],
+    server: &dyn ServerCertVerifier,
+    client: &dyn ClientCertVerifier,
+) -> Result<(), String> {
     let (own, intermediates) = chain.split_first().ok_or("there is none")?;
     let name = ServerName::try_from(SERVER_NAME).map_err(|e| e.to_string())?;
-    server.verify_server_cert(own, intermediates, &name, &[], UnixTime::now()).map_err(|e| e.to_string())?;
-    client.verify_client_cert(own, intermediates, UnixTime::now()).map_err(|e| e.to_string())?;
+    server
+        .verify_server_cert(own, intermediates, &name, &[], UnixTime::now())
+        .map_err(|e| e.to_string())?;
+    client
+        .verify_client_cert(own, intermediates, UnixTime::now())
+        .map_err(|e| e.to_string())?;
     Ok(())
 }
 
@@ -169,8 +215,13 @@ struct Pem {
 }
 
 impl Pem {
-    fn certificates(&self, expected: &'static str) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-        let all: Vec<_> = CertificateDer::pem_slice_iter(&self.bytes).collect::<Result<_, _>>().map_err(|e| self.wrong(expected, e))?;
+    fn certificates(
+        &self,
+        expected: &'static str,
+    ) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+        let all: Vec<_> = CertificateDer::pem_slice_iter(&self.bytes)
+            .collect::<Result<_, _>>()
+            .map_err(|e| self.wrong(expected, e))?;
         if all.is_empty() {
             return Err(self.wrong(expected, "there is no certificate in it"));
         }
@@ -178,6 +229,10 @@ impl Pem {
     }
 
     fn wrong(&self, expected: &'static str, problem: impl fmt::Display) -> TlsError {
-        TlsError::Content { file: self.file.clone(), expected, problem: problem.to_string() }
+        TlsError::Content {
+            file: self.file.clone(),
+            expected,
+            problem: problem.to_string(),
+        }
     }
 }

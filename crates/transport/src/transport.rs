@@ -1,8 +1,9 @@
 //! The transport itself: the endpoint, the links that are up, and what its user calls.
 
 use crate::{
-    Config, Frame, Handler, Hello, Lane, Limits, LinkId, LinkInfo, Network, PeerAddress, RequestError, StartError, Unreachable,
-    close::CloseCode,
+    Config, Frame, Handler, Hello, Lane, Limits, LinkId, LinkInfo, Network, PeerAddress,
+    RequestError, StartError, Unreachable,
+    close::{CloseCode, Ended},
     link::{LaneStreams, Link},
     loopback::Loopback,
     opening,
@@ -10,7 +11,10 @@ use crate::{
     restart,
 };
 use parking_lot::{Mutex, RwLock};
-use quinn::{ClientConfig, Connection, Endpoint, EndpointConfig, MtuDiscoveryConfig, ServerConfig, TransportConfig, VarInt};
+use quinn::{
+    ClientConfig, Connection, Endpoint, EndpointConfig, MtuDiscoveryConfig, ServerConfig,
+    TransportConfig, VarInt,
+};
 use std::{
     collections::BTreeMap,
     fmt,
@@ -42,6 +46,7 @@ impl fmt::Debug for Transport {
 
 /// Remembered problems; more are forgotten all at once, which only repeats a warning.
 const PROBLEMS_MAX: usize = 1_024;
+const SHUTTING_DOWN: &str = "the node shuts down";
 /// Time that goodbyes are given to leave at shutdown.
 const GOODBYE_TIME: Duration = Duration::from_millis(300);
 
@@ -71,18 +76,30 @@ pub(crate) struct Inner {
 
 impl Transport {
     /// Binds the socket and begins to dial and accept. All tasks run on the runtime that this is called on.
-    pub async fn start(config: Config, network: Arc<dyn Network>, handler: Arc<dyn Handler>) -> Result<Transport, StartError> {
+    pub async fn start(
+        config: Config,
+        network: Arc<dyn Network>,
+        handler: Arc<dyn Handler>,
+    ) -> Result<Transport, StartError> {
         config.hello.validate().map_err(StartError::Hello)?;
         config.validate().map_err(StartError::Config)?;
-        let bind = |source| StartError::Bind { address: config.bind, source };
+        let bind = |source| StartError::Bind {
+            address: config.bind,
+            source,
+        };
         let socket = network.bind_udp(config.bind).await.map_err(bind)?;
         let quic = quic_config(&config)?;
         let mut server = ServerConfig::with_crypto(config.tls.server.clone());
         server.transport_config(quic.clone()).migration(false);
         let mut client = ClientConfig::new(config.tls.client.clone());
         client.transport_config(quic);
-        let mut endpoint =
-            Endpoint::new_with_abstract_socket(endpoint_config(&config)?, Some(server), socket, network.runtime()).map_err(bind)?;
+        let mut endpoint = Endpoint::new_with_abstract_socket(
+            endpoint_config(&config)?,
+            Some(server),
+            socket,
+            network.runtime(),
+        )
+        .map_err(bind)?;
         endpoint.set_default_client_config(client);
         let runtime = runtime::Handle::current();
         let inner = Arc::new(Inner {
@@ -137,7 +154,13 @@ impl Transport {
     }
 
     /// Sends a request, in order with the lane's messages, and waits for its reply. Giving up the future gives up the request.
-    pub async fn request(&self, to: NodeId, lane: Lane, frame: Frame, deadline: Duration) -> Result<Frame, RequestError> {
+    pub async fn request(
+        &self,
+        to: NodeId,
+        lane: Lane,
+        frame: Frame,
+        deadline: Duration,
+    ) -> Result<Frame, RequestError> {
         let until = Instant::now() + deadline;
         if to == self.inner.own {
             let outcome = self.inner.loopback.request(lane, frame)?;
@@ -157,7 +180,13 @@ impl Transport {
 
     /// The links that are up, by node id.
     pub fn links(&self) -> Vec<LinkInfo> {
-        self.inner.links.read().values().filter(|l| !l.is_closing()).map(|l| l.info()).collect()
+        self.inner
+            .links
+            .read()
+            .values()
+            .filter(|l| !l.is_closing())
+            .map(|l| l.info())
+            .collect()
     }
 
     /// Bytes that wait to be written to that node on that lane: grows when the node takes in less than it is sent.
@@ -165,7 +194,9 @@ impl Transport {
         if to == self.inner.own {
             return self.inner.loopback.queued_bytes(lane);
         }
-        self.inner.link(to).map_or(0, |link| link.queued_bytes(lane))
+        self.inner
+            .link(to)
+            .map_or(0, |link| link.queued_bytes(lane))
     }
 
     /// Takes the link to that node down, if there is one; it comes up again while the node is a peer and both admit each other.
@@ -180,15 +211,16 @@ impl Transport {
         let inner = &self.inner;
         *inner.placing.lock().await = true;
         peers::close(inner);
-        let reason = "the node shuts down";
         for link in inner.links.read().values() {
-            link.close(CloseCode::Shutdown, reason);
+            link.close(CloseCode::Shutdown, SHUTTING_DOWN);
         }
         inner.loopback.close();
         let mut changes = inner.changes.subscribe();
         // The sender lives in `inner`.
         let _ = changes.wait_for(|_| inner.links.read().is_empty()).await;
-        inner.endpoint.close(CloseCode::Shutdown.value(), reason.as_bytes());
+        inner
+            .endpoint
+            .close(CloseCode::Shutdown.value(), SHUTTING_DOWN.as_bytes());
         // Peers that do not answer the goodbye are not waited for.
         let _ = timeout(GOODBYE_TIME, inner.endpoint.wait_idle()).await;
     }
@@ -213,7 +245,11 @@ impl Inner {
 
     /// The link to a node, if it is up.
     fn link(&self, to: NodeId) -> Option<Arc<Link>> {
-        self.links.read().get(&to).filter(|l| !l.is_closing()).cloned()
+        self.links
+            .read()
+            .get(&to)
+            .filter(|l| !l.is_closing())
+            .cloned()
     }
 
     /// Why a peer cannot be linked beside the links that are up.
@@ -227,37 +263,61 @@ impl Inner {
                 ));
             }
             if up.node == peer.node && up.name == peer.name && up.incarnation > peer.incarnation {
-                return Err(format!("a later start of node {:?} is linked already ({} after {})", up.name, up.incarnation.0, peer.incarnation.0));
+                return Err(format!(
+                    "a later start of node {:?} is linked already ({} after {})",
+                    up.name, up.incarnation.0, peer.incarnation.0
+                ));
             }
             if up.node == peer.node && up.name != peer.name {
-                return Err(format!("nodes {:?} and {:?} have the same identity {}: one runs on a copy of the other's data folder", up.name, peer.name, up.node));
+                return Err(format!(
+                    "nodes {:?} and {:?} have the same identity {}: one runs on a copy of the other's data folder",
+                    up.name, peer.name, up.node
+                ));
             }
         }
         Ok(())
     }
 
     /// Puts a link in place, after the older one of the same peer is gone. An error is why not.
-    pub(crate) async fn establish(self: &Arc<Self>, connection: Connection, hello: Hello, lanes: LaneStreams, dialled: bool) -> Result<(), String> {
+    pub(crate) async fn establish(
+        self: &Arc<Self>,
+        connection: Connection,
+        hello: Hello,
+        lanes: LaneStreams,
+        dialled: bool,
+    ) -> Result<(), Ended> {
         let shut_down = self.placing.lock().await;
-        let checked = if *shut_down { Err("the node shuts down".to_owned()) } else { self.clash(&hello) };
-        if let Err(problem) = checked {
-            connection.close(CloseCode::Refused.value(), problem.as_bytes());
-            return Err(problem);
+        if *shut_down {
+            connection.close(CloseCode::Shutdown.value(), SHUTTING_DOWN.as_bytes());
+            return Err(Ended::Lost(SHUTTING_DOWN.into()));
         }
+        self.clash(&hello)
+            .map_err(|problem| opening::refuse(&connection, problem))?;
         let older = self.links.read().get(&hello.node).cloned();
         if let Some(older) = older {
             older.close(CloseCode::Replaced, "a newer link has come up");
             let mut changes = self.changes.subscribe();
             // The sender lives in `self`.
-            let _ = changes.wait_for(|_| !self.links.read().contains_key(&hello.node)).await;
+            let _ = changes
+                .wait_for(|_| !self.links.read().contains_key(&hello.node))
+                .await;
         }
         let id = LinkId(self.last_link.fetch_add(1, Ordering::Relaxed) + 1);
         let link = Arc::new(Link::new(id, hello, connection, dialled, self.limits));
         self.links.write().insert(link.hello.node, link.clone());
         self.changes.send_modify(|n| *n += 1);
         self.forget_problems(&link.hello.name);
-        let Hello { name, node, incarnation, .. } = &link.hello;
-        tracing::info!("link with node {name:?} is up: {id}, identity {node}, start {}, at {}", incarnation.0, link.connection.remote_address());
+        let Hello {
+            name,
+            node,
+            incarnation,
+            ..
+        } = &link.hello;
+        tracing::info!(
+            "link with node {name:?} is up: {id}, identity {node}, start {}, at {}",
+            incarnation.0,
+            link.connection.remote_address()
+        );
         self.handler.link_up(&link.hello, id);
         self.runtime.spawn(self.clone().serve(link, lanes));
         Ok(())
@@ -266,7 +326,11 @@ impl Inner {
     /// Serves a link until its end, then takes it off the list.
     async fn serve(self: Arc<Self>, link: Arc<Link>, lanes: LaneStreams) {
         let reason = link.run(lanes, self.handler.clone()).await;
-        tracing::info!("link with node {:?} is down: {}, {reason}", link.hello.name, link.id);
+        tracing::info!(
+            "link with node {:?} is down: {}, {reason}",
+            link.hello.name,
+            link.id
+        );
         self.handler.link_down(&link.hello, link.id);
         self.links.write().remove(&link.hello.node);
         self.changes.send_modify(|n| *n += 1);
@@ -287,12 +351,20 @@ impl Inner {
 
     pub(crate) async fn until_linked(&self, name: &str) {
         // The sender lives in `self`.
-        let _ = self.changes.subscribe().wait_for(|_| self.is_linked(name)).await;
+        let _ = self
+            .changes
+            .subscribe()
+            .wait_for(|_| self.is_linked(name))
+            .await;
     }
 
     pub(crate) async fn until_unlinked(&self, name: &str) {
         // The sender lives in `self`.
-        let _ = self.changes.subscribe().wait_for(|_| !self.is_linked(name)).await;
+        let _ = self
+            .changes
+            .subscribe()
+            .wait_for(|_| !self.is_linked(name))
+            .await;
     }
 
     /// Whether this problem of this peer is new since the last link with it.
@@ -310,19 +382,25 @@ impl Inner {
 
     fn forget_problems(&self, name: &str) {
         let (to, from) = (format!("to {name}"), format!("from node {name:?} "));
-        self.problems.lock().retain(|whose, _| *whose != to && !whose.starts_with(&from));
+        self.problems
+            .lock()
+            .retain(|whose, _| *whose != to && !whose.starts_with(&from));
     }
 }
 
-/// Largest UDP payload tried: jumbo frames. Smaller networks are found out by probing.
-const MTU_MAX: u16 = 8_952;
+/// Largest UDP payload tried; smaller networks are found out by probing. quinn hands up to ten packets to the system as one segmented send,
+/// which fails above 65,507 bytes, and quinn takes that failure for a lost probe: with a payload above 6,550 every full batch is lost.
+const MTU_MAX: u16 = 6_500;
 
 fn quic_config(config: &Config) -> Result<Arc<TransportConfig>, StartError> {
     let window = config.limits.lane_window_bytes;
     // Room for every lane's full window and the greetings, so that no lane waits for another's.
-    let all = window * 4 + (1 << 20);
+    let all = window * 4 + (64 << 10);
     let mut quic = TransportConfig::default();
-    let idle = config.idle_timeout.try_into().map_err(|_| StartError::Config("the idle timeout is too long".into()))?;
+    let idle = config
+        .idle_timeout
+        .try_into()
+        .map_err(|_| StartError::Config("the idle timeout is too long".into()))?;
     let mut mtu = MtuDiscoveryConfig::default();
     mtu.upper_bound(MTU_MAX);
     quic.max_idle_timeout(Some(idle))
@@ -345,6 +423,7 @@ fn endpoint_config(config: &Config) -> Result<EndpointConfig, StartError> {
     let ids = restart::ConnectionIds::new(&config.tls, &config.hello, config.rng_seed);
     quic.cid_generator(move || Box::new(ids.clone()));
     quic.rng_seed(config.rng_seed);
-    quic.max_udp_payload_size(MTU_MAX).map_err(|e| StartError::Config(e.to_string()))?;
+    quic.max_udp_payload_size(MTU_MAX)
+        .map_err(|e| StartError::Config(e.to_string()))?;
     Ok(quic)
 }
