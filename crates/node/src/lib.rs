@@ -1,1 +1,24 @@
-//! node
+//! A whole node as a library: the server binary and the simulator run the same code.
+//!
+//! Flow: [`Node::start`] opens the storage's identity, the metadata group and the links; [`Node::serve`] runs one client connection. A publish goes from
+//! its session ([`client`]) to the lane of its queue's owner ([`worker`]) and from there to the consumer's session ([`connection`]).
+//! Seams: the storage, the UDP network and the byte stream of a client are given by the caller; time is tokio's, randomness comes from one seed.
+//! Invariants: a node routes only while it holds its lease; a session's traffic to one queue is never reordered; memory a connection is bounded.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod client;
+mod config;
+mod connection;
+mod counts;
+mod credentials;
+mod node;
+mod outbox;
+mod owners;
+mod routes;
+mod wire;
+mod worker;
+
+pub use config::{Config, Settings};
+pub use node::{Node, NodeError};
+pub use warren_session::Limits;

@@ -1,2 +1,176 @@
-//! warren
-fn main() {}
+//! The Warren server: reads its configuration, opens its sockets and runs a node until it is told to stop.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod config;
+mod listener;
+
+use clap::Parser;
+use config::{File, Format, Level};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::runtime::{Builder, Runtime};
+use warren_node::{Config, Limits, Node, Settings};
+use warren_storage_rocksdb::RocksStorage;
+use warren_transport::{PeerAddress, Tls, TokioNetwork};
+
+/// sysexits: the configuration is unusable.
+const EX_CONFIG: u8 = 78;
+/// sysexits: something that the server needs is not to be had (a port, its data folder).
+const EX_UNAVAILABLE: u8 = 69;
+const EX_SOFTWARE: u8 = 70;
+
+/// A clustered message broker that every RabbitMQ client already speaks to.
+#[derive(Parser)]
+#[command(version, after_help = "Example: warren --config cluster-config/node1.toml\nWithout a configuration: a single node on 127.0.0.1:5672 with its data in ./warren-data")]
+struct Arguments {
+    /// Configuration file (TOML).
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Data folder, instead of the configuration's node.data_dir.
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let file = match &arguments.config {
+        None => Ok(File::default()),
+        Some(path) => File::load(path),
+    };
+    let mut file = match file {
+        Ok(file) => file,
+        Err(error) => return fail(EX_CONFIG, &error),
+    };
+    if let Some(dir) = arguments.data_dir {
+        file.node.data_dir = dir;
+    }
+    start_log(&file);
+    let tls = match tls(&file, arguments.config.as_deref()) {
+        Ok(tls) => tls,
+        Err(error) => return fail(EX_CONFIG, &error),
+    };
+    let (control, work) = match runtimes() {
+        Ok(runtimes) => runtimes,
+        Err(error) => return fail(EX_SOFTWARE, &error),
+    };
+    let result = control.block_on(run(file, tls, work.handle().clone()));
+    work.shutdown_timeout(Duration::from_secs(1));
+    control.shutdown_timeout(Duration::from_secs(1));
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(EX_UNAVAILABLE, &*error),
+    }
+}
+
+fn fail(code: u8, error: &(impl std::fmt::Display + ?Sized)) -> ExitCode {
+    eprintln!("warren: {error}");
+    ExitCode::from(code)
+}
+
+/// Consensus and links have a runtime of their own, so that heartbeats and leases are kept while queues and clients use up the rest.
+fn runtimes() -> std::io::Result<(Runtime, Runtime)> {
+    let control = Builder::new_multi_thread().worker_threads(1).thread_name("warren-control").enable_all().build()?;
+    let work = Builder::new_multi_thread().thread_name("warren-work").enable_all().build()?;
+    Ok((control, work))
+}
+
+async fn run(file: File, tls: Tls, work: tokio::runtime::Handle) -> anyhow::Result<()> {
+    let listener = listener::bind(file.amqp.listen)?;
+    let http = listener::bind(file.http.listen)?;
+    let storage = RocksStorage::open(&file.node.data_dir, &warren_storage_rocksdb::Settings::default())?;
+    let node = Node::start(node_config(&file, tls), Arc::new(storage), Arc::new(TokioNetwork::default()), work.clone()).await?;
+    let serving = work.spawn(listener::serve(node.clone(), listener));
+    let api = work.spawn(warren_management::serve(node.clone(), http));
+    tracing::info!(amqp = %file.amqp.listen, http = %file.http.listen, "listening");
+    let signal = stop_signal().await?;
+    tracing::info!(signal, "stopping");
+    serving.abort();
+    node.shutdown().await;
+    api.abort();
+    Ok(())
+}
+
+async fn stop_signal() -> std::io::Result<&'static str> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    Ok(tokio::select! {
+        _ = terminate.recv() => "SIGTERM",
+        _ = interrupt.recv() => "SIGINT",
+    })
+}
+
+fn node_config(file: &File, tls: Tls) -> Config {
+    let address = |peer: &config::Peer| PeerAddress { name: peer.name.clone(), address: peer.address.clone() };
+    let own = file.cluster.peers.iter().find(|p| p.name == file.node.name).map(address);
+    let own = own.unwrap_or_else(|| PeerAddress { name: file.node.name.clone(), address: file.cluster.listen.to_string() });
+    let peers = if file.cluster.peers.is_empty() { vec![own.clone()] } else { file.cluster.peers.iter().map(address).collect() };
+    let limits = &file.limits;
+    Config {
+        name: file.node.name.clone(),
+        cluster_name: file.cluster.name.clone(),
+        bind: file.cluster.listen,
+        address: own.address,
+        amqp: file.amqp.listen.to_string(),
+        http: file.http.listen.to_string(),
+        peers,
+        shards: file.cluster.shards,
+        tls,
+        seed: None,
+        settings: Settings {
+            limits: Limits { channel_max: limits.channel_max, frame_max: limits.frame_max, heartbeat_s: limits.heartbeat_s, message_max: limits.message_bytes_max },
+            unroutable_wait: Duration::from_millis(limits.unroutable_wait_ms),
+            memory_limit_bytes: (memory_bytes() as f64 * limits.memory_watermark) as u64,
+            loopback_users: limits.loopback_users.clone(),
+        },
+        first_user: Some(("guest".into(), "guest".into())),
+    }
+}
+
+/// The certificates of the links between nodes. A node on its own makes itself some: nobody else has to trust them.
+fn tls(file: &File, config: Option<&Path>) -> anyhow::Result<Tls> {
+    let Some(section) = &file.tls else {
+        return alone(&file.node.name);
+    };
+    let beside = config.and_then(Path::parent).unwrap_or(Path::new(""));
+    Ok(Tls::load(&beside.join(&section.certificate), &beside.join(&section.key), &beside.join(&section.ca))?)
+}
+
+fn alone(name: &str) -> anyhow::Result<Tls> {
+    let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ED25519)?;
+    let mut parameters = rcgen::CertificateParams::new(vec![warren_transport::SERVER_NAME.to_owned(), name.to_owned()])?;
+    parameters.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    parameters.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ServerAuth, rcgen::ExtendedKeyUsagePurpose::ClientAuth];
+    let certificate = parameters.self_signed(&key)?;
+    Ok(Tls::from_pem(certificate.pem().as_bytes(), key.serialize_pem().as_bytes(), certificate.pem().as_bytes())?)
+}
+
+/// The machine's memory, or 1 GiB where it cannot be told.
+fn memory_bytes() -> u64 {
+    let total = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
+        let line = text.lines().find(|l| l.starts_with("MemTotal:"))?.split_whitespace().nth(1)?;
+        line.parse::<u64>().ok()
+    });
+    total.map_or(1 << 30, |kib| kib * 1024)
+}
+
+fn start_log(file: &File) {
+    use tracing_subscriber::EnvFilter;
+    let level = match file.log.level {
+        Level::Error => "error",
+        Level::Warn => "warn",
+        Level::Info => "info",
+        Level::Debug => "debug",
+        Level::Trace => "trace",
+    };
+    // The libraries below speak of their own affairs; RUST_LOG shows them.
+    let quiet = "openraft=warn,quinn=warn,quinn_proto=warn,rustls=warn,h2=warn,hyper=warn";
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(format!("{level},{quiet}")));
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match file.log.format {
+        Format::Text => builder.with_ansi(false).init(),
+        Format::Json => builder.json().init(),
+    }
+}

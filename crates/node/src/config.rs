@@ -1,0 +1,59 @@
+//! What a node needs to be told.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+use warren_session::Limits;
+use warren_transport::{PeerAddress, Tls};
+
+/// A node's configuration; files and defaults are the server binary's business.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Name, unique in the cluster.
+    pub name: String,
+    /// Name of the cluster, to show to clients.
+    pub cluster_name: String,
+    /// Local UDP address of the links between nodes.
+    pub bind: SocketAddr,
+    /// `host:port` at which the other nodes reach that.
+    pub address: String,
+    /// `host:port` of AMQP, to show to people.
+    pub amqp: String,
+    /// `host:port` of HTTP, to show to people.
+    pub http: String,
+    /// The nodes that the cluster is founded with, this one among them.
+    pub peers: Vec<PeerAddress>,
+    /// Shards of a cluster that this node founds.
+    pub shards: u16,
+    /// Certificates for the links between nodes.
+    pub tls: Tls,
+    /// Where randomness comes from; `None`: the system. Given in simulation.
+    pub seed: Option<u64>,
+    /// What clients may do.
+    pub settings: Settings,
+    /// A user that the founder makes, with all permissions in vhost `/`: name and password.
+    pub first_user: Option<(String, String)>,
+}
+
+/// Limits and waits.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// What is offered to clients.
+    pub limits: Limits,
+    /// How long a publish waits on a node that may not route before it is nacked, or its connection closed.
+    pub unroutable_wait: Duration,
+    /// Record bytes that this node's queues may hold before publishers are blocked.
+    pub memory_limit_bytes: u64,
+    /// Users that may log in from loopback addresses only.
+    pub loopback_users: Vec<String>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            limits: Limits::default(),
+            unroutable_wait: Duration::from_secs(5),
+            memory_limit_bytes: 1 << 30,
+            loopback_users: vec!["guest".into()],
+        }
+    }
+}

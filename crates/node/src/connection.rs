@@ -1,0 +1,340 @@
+//! One client connection: reads, lets the session digest, writes; one task, no locks.
+//!
+//! Flow of a turn: wait until there is something to read, write, or take from the inbox; let the session digest it; send what came of it to queue
+//! owners; write what is for the client.
+//! Invariants: the connection is not read from while too much of what it published is under way, while the node may not take publishes, or
+//! while the client does not read what it is sent; memory for a connection is bounded by its windows.
+
+use crate::client::{Client, IN_FLIGHT_MAX};
+use crate::node::Node;
+use crate::wire::ToSession;
+use bytes::{Buf, BytesMut};
+use std::future::{Future, poll_fn};
+use std::io;
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, Sleep};
+use warren_model::NodeId;
+use warren_session::{Phase, Reply, Session};
+
+/// Read buffers start at this size and grow while reads fill them.
+const READ_MIN: usize = 8 * 1024;
+const READ_MAX: usize = 256 * 1024;
+/// While so much waits to be written, nothing more is taken from the inbox.
+const WRITE_HIGH: usize = 512 * 1024;
+/// While so much waits to be written, the client is not read from: it does not read what it asked for.
+const WRITE_MAX: usize = 8 * 1024 * 1024;
+const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
+/// How long a closing connection waits for the client's close-ok, or for its last bytes to be taken.
+const CLOSE_DEADLINE: Duration = Duration::from_secs(5);
+/// How soon a publish that is held back is offered again.
+const HOLD_PAUSE: Duration = Duration::from_millis(10);
+
+/// What reaches a session other than from its client.
+#[derive(Debug)]
+pub(crate) enum Inbox {
+    Owner(ToSession),
+    Reply { channel: u16, id: u64, reply: Reply },
+    AskAgain(u64),
+    NodeLost(NodeId),
+    MembersChanged,
+    /// An alarm starts, with its reason, or all have ended.
+    Alarm(Option<String>),
+    /// The connection is to end (320).
+    Close(String),
+    /// The connection is to end if it uses this virtual host.
+    VhostDeleted(String),
+}
+
+/// Serves one accepted connection until it ends.
+pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(node: Arc<Node>, stream: S, peer: SocketAddr) {
+    let (sender, inbox) = mpsc::unbounded_channel();
+    let id = node.register_session(sender.clone());
+    let session = Session::new(id, node.identity(), node.settings().limits);
+    let client = Client::new(node.clone(), id, peer.ip(), sender);
+    let now = Instant::now();
+    let mut connection = Connection {
+        node: node.clone(),
+        stream,
+        session,
+        client,
+        inbox,
+        read: BytesMut::new(),
+        read_size: READ_MIN,
+        written: 0,
+        held: false,
+        end: false,
+        opened: now,
+        last_read: now,
+        last_write: now,
+        closing_since: None,
+        announced: false,
+        timer: Box::pin(tokio::time::sleep_until(now + HANDSHAKE_DEADLINE)),
+    };
+    let why = connection.run().await;
+    connection.client.gone();
+    node.forget_session(id);
+    let user = connection.session.user();
+    if connection.announced {
+        tracing::info!(%peer, user, session = %id, reason = %why, "connection closed");
+    } else {
+        tracing::debug!(%peer, user, session = %id, reason = %why, "connection closed before it was opened");
+    }
+}
+
+struct Connection<S> {
+    node: Arc<Node>,
+    stream: S,
+    session: Session,
+    client: Client,
+    inbox: mpsc::UnboundedReceiver<Inbox>,
+    read: BytesMut,
+    read_size: usize,
+    /// Bytes of the session's output that are written already.
+    written: usize,
+    /// A publish is held back; try again soon.
+    held: bool,
+    /// The client has closed its side.
+    end: bool,
+    opened: Instant,
+    last_read: Instant,
+    last_write: Instant,
+    closing_since: Option<Instant>,
+    announced: bool,
+    timer: Pin<Box<Sleep>>,
+}
+
+/// What a wait has found.
+#[derive(Default)]
+struct Found {
+    input: bool,
+    inbox: bool,
+    timer: bool,
+    output: bool,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
+    /// Returns why the connection ended.
+    async fn run(&mut self) -> String {
+        let mut taken = Vec::new();
+        loop {
+            let found = match self.wait(&mut taken).await {
+                Ok(found) => found,
+                Err(error) => return error.to_string(),
+            };
+            self.client.refresh();
+            for message in taken.drain(..) {
+                self.take(message);
+            }
+            if found.input {
+                self.last_read = Instant::now();
+            }
+            if found.input || found.inbox || found.timer {
+                self.digest();
+            }
+            self.client.flush();
+            self.client.settle_outcomes(&mut self.session);
+            self.session.flush_confirms();
+            if found.timer
+                && let Some(why) = self.check_time()
+            {
+                return why;
+            }
+            self.announce();
+            if self.session.phase() == Phase::Closed && self.pending_output() == 0 {
+                let _ = tokio::time::timeout(CLOSE_DEADLINE, self.stream.shutdown()).await;
+                return self.session.refused_login().map_or_else(|| "closed".to_owned(), |why| format!("login refused: {why}"));
+            }
+            if self.end {
+                return "client closed the socket".into();
+            }
+        }
+    }
+
+    fn pending_output(&mut self) -> usize {
+        self.session.out().len() - self.written
+    }
+
+    fn wants_input(&mut self) -> bool {
+        !self.held && !self.end && self.client.in_flight_bytes() < IN_FLIGHT_MAX && self.pending_output() < WRITE_MAX && self.read.len() < self.read_max()
+    }
+
+    /// How much may lie in the read buffer undigested: a whole publish of one frame, and then some.
+    fn read_max(&self) -> usize {
+        let frame_max = self.node.settings().limits.frame_max as usize;
+        READ_MAX.max(if frame_max == 0 { self.node.settings().limits.message_max as usize + READ_MAX } else { frame_max * 4 })
+    }
+
+    /// Writes, and waits for something to do.
+    async fn wait(&mut self, taken: &mut Vec<Inbox>) -> io::Result<Found> {
+        let wants_input = self.wants_input();
+        let takes_inbox = self.pending_output() < WRITE_HIGH;
+        let deadline = self.next_deadline();
+        if self.timer.deadline() != deadline {
+            self.timer.as_mut().reset(deadline);
+        }
+        if wants_input {
+            let spare = self.read.capacity() - self.read.len();
+            if spare < self.read_size / 2 {
+                self.read.reserve(self.read_size);
+            }
+        }
+        poll_fn(|cx| {
+            let mut found = Found::default();
+            let out = self.session.out();
+            while self.written < out.len() {
+                match Pin::new(&mut self.stream).poll_write(cx, &out[self.written..]) {
+                    Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                    Poll::Ready(Ok(n)) => {
+                        self.written += n;
+                        self.last_write = Instant::now();
+                        found.output = self.written == out.len();
+                    }
+                    Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                    Poll::Pending => break,
+                }
+            }
+            if self.written == out.len() {
+                out.clear();
+                self.written = 0;
+                // A burst must not pin its peak for ever.
+                if out.capacity() > 4 * WRITE_HIGH {
+                    out.shrink_to(WRITE_HIGH);
+                }
+            } else if self.written > WRITE_HIGH {
+                out.drain(..self.written);
+                self.written = 0;
+            }
+            if wants_input {
+                match pin!(self.stream.read_buf(&mut self.read)).poll(cx) {
+                    Poll::Ready(Ok(0)) => {
+                        self.end = true;
+                        found.input = true;
+                    }
+                    Poll::Ready(Ok(_)) => found.input = true,
+                    Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                    Poll::Pending => {}
+                }
+            }
+            if takes_inbox {
+                match self.inbox.poll_recv_many(cx, taken, 64) {
+                    Poll::Ready(n) => found.inbox = n > 0,
+                    Poll::Pending => {}
+                }
+            }
+            found.timer = self.timer.as_mut().poll(cx).is_ready();
+            let closed = self.session.phase() == Phase::Closed && found.output;
+            if found.input || found.inbox || found.timer || closed || (found.output && !takes_inbox) { Poll::Ready(Ok(found)) } else { Poll::Pending }
+        })
+        .await
+    }
+
+    fn take(&mut self, message: Inbox) {
+        let (session, client) = (&mut self.session, &mut self.client);
+        match message {
+            Inbox::Owner(ToSession::Deliveries(deliveries)) => client.deliveries(session, &deliveries),
+            Inbox::Owner(ToSession::Published { number, refused }) => client.published(number, &refused),
+            Inbox::Owner(ToSession::Answer { id, answer }) => client.answered(session, id, answer),
+            Inbox::Owner(ToSession::AskLeave { consumer }) => session.wants_leave(consumer, client),
+            Inbox::Owner(ToSession::GiveBack { consumer, unused }) => client.gave_back(session, consumer, unused),
+            Inbox::Owner(ToSession::Cancelled { consumer }) => client.cancelled(session, consumer),
+            Inbox::Reply { channel, id, reply } => session.reply(channel, id, reply, client),
+            Inbox::AskAgain(id) => client.ask_again(session, id),
+            Inbox::NodeLost(node) => client.node_lost(session, node),
+            Inbox::MembersChanged => client.members_changed(session),
+            Inbox::Alarm(reason) => {
+                if reason.is_none() {
+                    session.set_blocked(None);
+                }
+            }
+            Inbox::Close(why) => session.force_close(&why, client),
+            Inbox::VhostDeleted(vhost) => {
+                if session.vhost() == vhost && session.phase() == Phase::Running {
+                    session.force_close(&format!("vhost '{vhost}' is deleted"), client);
+                }
+            }
+        }
+    }
+
+    /// Lets the session digest what has been read.
+    fn digest(&mut self) {
+        if !self.read.is_empty() || self.held {
+            let before = self.read.len();
+            if self.held {
+                self.session.resume(&mut self.client);
+            }
+            let done = self.session.input(&self.read, &mut self.client);
+            self.read.advance(done);
+            // Whole frames left over can only mean that the session waits for something that the timer or the inbox brings.
+            self.held = !self.client.can_publish() && (before > done || self.session.has_backlog());
+            if self.held && self.node.alarm() {
+                self.session.set_blocked(Some("low on memory"));
+            }
+            if before >= self.read_size && self.read_size < READ_MAX {
+                self.read_size *= 2;
+            }
+        }
+    }
+
+    fn next_deadline(&self) -> Instant {
+        if self.held {
+            return Instant::now() + HOLD_PAUSE;
+        }
+        match self.session.phase() {
+            Phase::Header | Phase::StartOk | Phase::TuneOk | Phase::Open => self.opened + HANDSHAKE_DEADLINE,
+            Phase::Closing | Phase::Closed => self.closing_since.unwrap_or_else(Instant::now) + CLOSE_DEADLINE,
+            Phase::Running => match self.session.heartbeat_s() {
+                0 => Instant::now() + Duration::from_secs(3600),
+                seconds => {
+                    let interval = Duration::from_secs(seconds.into());
+                    (self.last_write + interval / 2).min(self.last_read + 2 * interval)
+                }
+            },
+        }
+    }
+
+    /// Heartbeats and deadlines. Returns why the connection must end, if it must.
+    fn check_time(&mut self) -> Option<String> {
+        let now = Instant::now();
+        match self.session.phase() {
+            Phase::Header | Phase::StartOk | Phase::TuneOk | Phase::Open if now >= self.opened + HANDSHAKE_DEADLINE => Some("handshake timed out".into()),
+            Phase::Closing | Phase::Closed => {
+                let since = *self.closing_since.get_or_insert(now);
+                (now >= since + CLOSE_DEADLINE).then(|| "the client did not answer connection.close in time".into())
+            }
+            Phase::Running if self.session.heartbeat_s() > 0 => {
+                let interval = Duration::from_secs(self.session.heartbeat_s().into());
+                // A client that is not read from cannot be blamed for its silence.
+                if now >= self.last_read + 2 * interval && self.wants_input() {
+                    return Some(format!("missed heartbeats from client, timeout: {}s", self.session.heartbeat_s()));
+                }
+                if now >= self.last_write + interval / 2 {
+                    if self.pending_output() == 0 {
+                        self.session.heartbeat();
+                    }
+                    self.last_write = now;
+                }
+                if now >= self.last_read + 2 * interval {
+                    self.last_read = now;
+                }
+                None
+            }
+            Phase::Header | Phase::StartOk | Phase::TuneOk | Phase::Open | Phase::Running => None,
+        }
+    }
+
+    fn announce(&mut self) {
+        if matches!(self.session.phase(), Phase::Closing | Phase::Closed) && self.closing_since.is_none() {
+            self.closing_since = Some(Instant::now());
+        }
+        if !self.announced && self.session.phase() == Phase::Running {
+            self.announced = true;
+            tracing::info!(user = self.session.user(), vhost = self.session.vhost(), client = self.session.client(), "connection opened");
+        }
+    }
+}

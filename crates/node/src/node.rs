@@ -1,0 +1,547 @@
+//! A whole node: metadata group, links, lanes of queues and client sessions, wired together.
+//!
+//! A publish: session → [`crate::client`] (routes, batches) → lane of the owner, here or over a link → [`crate::outbox`] → session of the consumer.
+//! A declare: session → [`crate::client`] → `Metadata::propose` → applied on every node that may route → reply.
+
+use crate::config::{Config, Settings};
+use crate::connection::Inbox;
+use crate::credentials::{hash_password, verify_password};
+use crate::owners::{Address, CurrentOwners, LANES, Owners, lane_of};
+use crate::wire::{ToOwner, ToSession, decode_to_owner, decode_to_session, encode_to_owner, encode_to_session};
+use crate::worker::{COMMAND_DEADLINE, LaneMessage, Worker};
+use base64::Engine;
+use parking_lot::{Mutex, RwLock};
+use rand::rngs::StdRng;
+use rand::{RngCore, SeedableRng};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+use warren_consensus::{Hooks, Metadata, OpenError};
+use warren_model::command::{PasswordHashing, Permission, User};
+use warren_model::{Command, Incarnation, NodeId, QueueId, QueueRef, SessionId};
+use warren_routing::{Event, Table};
+use warren_session::Identity;
+use warren_storage::{Space, Storage, StorageError, Write};
+use warren_transport::{Frame, Handler, Hello, Lane, LinkId, Network, ReplyTo, StartError, Transport};
+
+/// Version of RabbitMQ whose behaviour clients may count on.
+const COMPATIBLE_VERSION: &str = "4.3.0";
+/// Version of what nodes say to each other.
+const LINK_VERSION: u32 = 1;
+/// The alarm ends when this part of the limit is used.
+const ALARM_CLEAR: f64 = 0.9;
+const SHUTDOWN_DEADLINE: Duration = Duration::from_secs(5);
+
+/// Why a node cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// The data folder cannot be used.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    /// What the data folder says of the node makes no sense.
+    #[error("the node's record {what} in its data folder is damaged; restore the folder, or wipe it and let the node join anew")]
+    Identity {
+        /// Which record.
+        what: &'static str,
+    },
+    /// The metadata group cannot be opened.
+    #[error(transparent)]
+    Metadata(#[from] OpenError),
+    /// Links cannot be made.
+    #[error(transparent)]
+    Transport(#[from] StartError),
+}
+
+/// A running node.
+pub struct Node {
+    id: NodeId,
+    incarnation: AtomicU64,
+    config: Config,
+    storage: Arc<dyn Storage>,
+    metadata: OnceLock<Metadata>,
+    transport: OnceLock<Transport>,
+    owners: OnceLock<CurrentOwners>,
+    lanes: Vec<mpsc::UnboundedSender<LaneMessage>>,
+    sessions: RwLock<BTreeMap<u64, mpsc::UnboundedSender<Inbox>>>,
+    last_session: AtomicU64,
+    random: Mutex<StdRng>,
+    queued_bytes: AtomicU64,
+    alarm: AtomicBool,
+    /// A reset after having been counted out is under way.
+    resetting: AtomicBool,
+    stopping: AtomicBool,
+    /// Where lanes and sessions run.
+    work: Handle,
+}
+
+impl Node {
+    /// Starts a node. Links and consensus run on the calling runtime, which should have little else to do, so that heartbeats and leases are
+    /// kept under load; queues run on `work`, as should [`Node::serve`].
+    pub async fn start(config: Config, storage: Arc<dyn Storage>, network: Arc<dyn Network>, work: Handle) -> Result<Arc<Self>, NodeError> {
+        let mut random = match config.seed {
+            Some(seed) => StdRng::seed_from_u64(seed),
+            None => StdRng::from_os_rng(),
+        };
+        let (id, incarnation) = identity(&*storage, &mut random)?;
+        let (lanes, inboxes): (Vec<_>, Vec<_>) = (0..LANES).map(|_| mpsc::unbounded_channel()).unzip();
+        let (raft_seed, quic_seed) = (random.next_u64(), config.seed.map(|_| random_bytes(&mut random)));
+        let first_commands = config.first_user.as_ref().map_or_else(Vec::new, |(name, password)| first_user(name, password, &mut random));
+        let node = Arc::new(Self {
+            id,
+            incarnation: AtomicU64::new(incarnation.0),
+            storage: storage.clone(),
+            metadata: OnceLock::new(),
+            transport: OnceLock::new(),
+            owners: OnceLock::new(),
+            lanes,
+            sessions: RwLock::default(),
+            last_session: AtomicU64::new(0),
+            random: Mutex::new(random),
+            queued_bytes: AtomicU64::new(0),
+            alarm: AtomicBool::new(false),
+            resetting: AtomicBool::new(false),
+            stopping: AtomicBool::new(false),
+            work,
+            config,
+        });
+        let config = &node.config;
+        let mut group = warren_consensus::Config::new(id, incarnation, &config.name, &config.address, raft_seed);
+        group.amqp = config.amqp.clone();
+        group.http = config.http.clone();
+        group.seeds = config.peers.clone();
+        group.shards = config.shards;
+        group.first_commands = first_commands;
+        let wiring = Arc::new(Wiring(Arc::downgrade(&node)));
+        let metadata = Metadata::open(group, storage, wiring.clone()).await?;
+        let cluster = {
+            let table = metadata.table().read();
+            let _ = node.owners.set(CurrentOwners::new(&table));
+            table.cluster().map(|(cluster, _)| cluster)
+        };
+        if node.metadata.set(metadata.clone()).is_err() {
+            unreachable!("a node is started once");
+        }
+        for inbox in inboxes {
+            node.work.spawn(Worker::run(node.clone(), inbox));
+        }
+        let hello = Hello { cluster, node: id, name: config.name.clone(), incarnation, address: config.address.clone(), version: LINK_VERSION };
+        let mut links = warren_transport::Config::new(config.bind, hello, config.tls.clone(), config.peers.clone());
+        links.rng_seed = quic_seed;
+        let transport = Transport::start(links, network, wiring).await?;
+        let _ = node.transport.set(transport.clone());
+        metadata.start(transport);
+        tracing::info!(node = %id, name = config.name, incarnation = incarnation.0, links = %config.bind, "node started");
+        Ok(node)
+    }
+
+    /// Serves one client connection until it ends.
+    pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(self: Arc<Self>, stream: S, peer: std::net::SocketAddr) {
+        crate::connection::serve(self, stream, peer).await;
+    }
+
+    /// Stops in good order: clients are told, leadership is handed over, the storage is synced.
+    pub async fn shutdown(&self) {
+        self.stopping.store(true, Ordering::Release);
+        self.broadcast(|| Inbox::Close("broker forced connection closure with reason 'shutdown'".into()));
+        let until = tokio::time::Instant::now() + SHUTDOWN_DEADLINE;
+        while !self.sessions.read().is_empty() && tokio::time::Instant::now() < until {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        self.metadata().shutdown().await;
+        if let Some(transport) = self.transport.get() {
+            transport.shutdown().await;
+        }
+        if let Err(error) = self.storage.close() {
+            tracing::error!(%error, "the storage did not close well");
+        }
+        tracing::info!(node = %self.id, "node stopped");
+    }
+
+    /// Identity of the node.
+    pub fn id(&self) -> NodeId {
+        self.id
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.config.name
+    }
+
+    /// Its configuration.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The metadata group, with the routing table.
+    pub fn metadata(&self) -> &Metadata {
+        match self.metadata.get() {
+            Some(metadata) => metadata,
+            None => unreachable!("nothing runs before the metadata group is open"),
+        }
+    }
+
+    /// Client connections.
+    pub fn session_count(&self) -> usize {
+        self.sessions.read().len()
+    }
+
+    /// Whether publishers are blocked.
+    pub fn alarm(&self) -> bool {
+        self.alarm.load(Ordering::Relaxed)
+    }
+
+    /// The session that stands for the node itself in commands.
+    pub fn own_session(&self) -> SessionId {
+        SessionId { node: self.id, incarnation: self.incarnation(), number: 0 }
+    }
+
+    /// A name of 22 characters that nobody else makes.
+    pub fn unique_name(&self) -> String {
+        base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(random_bytes::<16>(&mut *self.random.lock()))
+    }
+
+    /// A record of a user with this password, for [`Command::PutUser`].
+    pub fn new_user(&self, name: &str, password: &str, tags: Vec<String>) -> User {
+        let hashing = PasswordHashing::SaltedSha256;
+        let password_hash = if password.is_empty() { Vec::new() } else { hash_password(hashing, random_bytes(&mut *self.random.lock()), password.as_bytes()) };
+        User { name: name.to_owned(), password_hash, hashing, tags }
+    }
+
+    /// Checks a login. The error says why not, for the log.
+    pub fn authenticate(&self, user: &[u8], password: &[u8], peer: IpAddr) -> Result<(), String> {
+        let name = std::str::from_utf8(user).map_err(|_| "the user name is not UTF-8".to_owned())?;
+        let table = self.metadata().table().read();
+        let Some(record) = table.user(name) else { return Err(format!("there is no user '{name}'")) };
+        if !verify_password(record, password) {
+            return Err(format!("wrong password for user '{name}'"));
+        }
+        if !peer.to_canonical().is_loopback() && self.config.settings.loopback_users.iter().any(|u| u == name) {
+            return Err(format!("user '{name}' can only connect via localhost"));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn incarnation(&self) -> Incarnation {
+        Incarnation(self.incarnation.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.config.settings
+    }
+
+    pub(crate) fn identity(&self) -> Identity {
+        Identity {
+            compatible_version: COMPATIBLE_VERSION.into(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            cluster_name: self.config.cluster_name.clone(),
+            node_name: self.config.name.clone(),
+        }
+    }
+
+    /// Owners that belong to `table`.
+    pub(crate) fn owners(&self, table: &Table) -> Arc<Owners> {
+        match self.owners.get() {
+            Some(owners) => owners.get(table),
+            None => Arc::new(Owners::of(table)),
+        }
+    }
+
+    pub(crate) fn current_owners(&self) -> Arc<Owners> {
+        self.owners(&self.metadata().table().read())
+    }
+
+    pub(crate) fn owner_of(&self, queue: QueueRef) -> Option<Address> {
+        self.current_owners().address(queue)
+    }
+
+    pub(crate) fn register_session(&self, inbox: mpsc::UnboundedSender<Inbox>) -> SessionId {
+        let number = self.last_session.fetch_add(1, Ordering::Relaxed) + 1;
+        self.sessions.write().insert(number, inbox.clone());
+        if self.stopping.load(Ordering::Acquire) {
+            // It has just been opened: its task will find this first.
+            let _ = inbox.send(Inbox::Close("the node is shutting down".into()));
+        }
+        SessionId { node: self.id, incarnation: self.incarnation(), number }
+    }
+
+    pub(crate) fn forget_session(&self, session: SessionId) {
+        self.sessions.write().remove(&session.number);
+    }
+
+    /// Deletes a session's exclusive queues, however long that takes; if this node dies before, its incarnation's end does it.
+    pub(crate) fn delete_exclusive(self: Arc<Self>, session: SessionId) {
+        let proposed = self.metadata().propose(Command::SessionClosed { session }, COMMAND_DEADLINE);
+        self.work.clone().spawn(async move {
+            let mut result = proposed.await;
+            while let Err(error) = result {
+                if self.incarnation() != session.incarnation || self.stopping.load(Ordering::Acquire) {
+                    return;
+                }
+                tracing::warn!(%session, %error, "exclusive queues of a closed connection are not deleted yet");
+                tokio::time::sleep(Duration::from_millis(200)).await;
+                result = self.metadata().propose(Command::SessionClosed { session }, COMMAND_DEADLINE).await;
+            }
+        });
+    }
+
+    /// Sends a message to a lane, here or on another node. Fails at once if that node is not linked.
+    pub(crate) fn send_to_lane(&self, address: Address, message: ToOwner) -> Result<(), Unreachable> {
+        if address.node == self.id {
+            return self.send_here(address.lane, LaneMessage::Owner(message));
+        }
+        let frame = encode_to_owner(address.lane, &message).map_err(|error| {
+            tracing::error!(%error, "a message to a queue's owner could not be encoded");
+            Unreachable
+        })?;
+        self.transport.get().ok_or(Unreachable)?.send(address.node, Lane::Publish, frame).map_err(|_| Unreachable)
+    }
+
+    fn send_here(&self, lane: u8, message: LaneMessage) -> Result<(), Unreachable> {
+        self.lanes.get(usize::from(lane)).ok_or(Unreachable)?.send(message).map_err(|_| Unreachable)
+    }
+
+    /// Sends a lane's events to a session, here or on another node. A session that is gone has told the lane so, or its node has.
+    pub(crate) fn send_to_session(&self, session: SessionId, events: Vec<ToSession>) {
+        if session.node == self.id {
+            if session.incarnation == self.incarnation() {
+                self.to_inbox(session.number, events);
+            }
+            return;
+        }
+        match encode_to_session(session, events) {
+            Ok(frame) => {
+                if let Some(transport) = self.transport.get() {
+                    let _ = transport.send(session.node, Lane::Delivery, frame);
+                }
+            }
+            Err(error) => tracing::error!(%error, %session, "events for a session could not be encoded"),
+        }
+    }
+
+    fn to_inbox(&self, session: u64, events: Vec<ToSession>) {
+        if let Some(inbox) = self.sessions.read().get(&session) {
+            for event in events {
+                // The receiver goes when the session does.
+                let _ = inbox.send(Inbox::Owner(event));
+            }
+        }
+    }
+
+    fn broadcast(&self, message: impl Fn() -> Inbox) {
+        for inbox in self.sessions.read().values() {
+            let _ = inbox.send(message());
+        }
+    }
+
+    /// A queue's size has changed: keeps the account, and raises or ends the alarm.
+    pub(crate) fn account(&self, before: u64, after: u64) {
+        let total = if after >= before {
+            self.queued_bytes.fetch_add(after - before, Ordering::Relaxed) + (after - before)
+        } else {
+            self.queued_bytes.fetch_sub(before - after, Ordering::Relaxed) - (before - after)
+        };
+        let limit = self.config.settings.memory_limit_bytes;
+        if total > limit && !self.alarm.swap(true, Ordering::Relaxed) {
+            tracing::warn!(bytes = total, limit, "memory alarm: publishers are blocked until consumers have taken messages");
+            self.broadcast(|| Inbox::Alarm(Some("low on memory".into())));
+        } else if (total as f64) < limit as f64 * ALARM_CLEAR && self.alarm() && self.alarm.swap(false, Ordering::Relaxed) {
+            tracing::info!(bytes = total, limit, "memory alarm has ended");
+            self.broadcast(|| Inbox::Alarm(None));
+        }
+    }
+
+    /// Sends each lane of this node a message.
+    pub(crate) fn to_all_lanes(&self, mut message: impl FnMut() -> LaneMessage) {
+        for lane in &self.lanes {
+            let _ = lane.send(message());
+        }
+    }
+
+    pub(crate) fn transport(&self) -> Option<&Transport> {
+        self.transport.get()
+    }
+
+    fn members_changed(self: &Arc<Self>) {
+        let nodes: Vec<_> = self.metadata().table().read().nodes().map(|n| (n.id, n.incarnation, n.up)).collect();
+        for (node, incarnation, up) in nodes {
+            if node != self.id {
+                // Of a node that is up, all sessions of earlier incarnations are gone; of one that is down, this one's, too.
+                let ended = Incarnation(if up { incarnation.0.saturating_sub(1) } else { incarnation.0 });
+                self.to_all_lanes(|| LaneMessage::PeerGone(node, Some(ended)));
+            }
+        }
+        self.broadcast(|| Inbox::MembersChanged);
+        if self.metadata().is_marked_down() && !self.stopping.load(Ordering::Acquire) && !self.resetting.swap(true, Ordering::AcqRel) {
+            self.work.clone().spawn(self.clone().reset());
+        }
+    }
+
+    /// The cluster has counted this node out while it could not be reached: all that belonged to its incarnation is gone. Starts another.
+    async fn reset(self: Arc<Self>) {
+        tracing::warn!(node = %self.id, "this node was cut off and has been marked down: its connections are closed, and it comes back as a new incarnation");
+        self.broadcast(|| Inbox::Close("the node was cut off from the cluster; reconnect".into()));
+        let until = tokio::time::Instant::now() + SHUTDOWN_DEADLINE;
+        while !self.sessions.read().is_empty() && tokio::time::Instant::now() < until {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        self.to_all_lanes(|| LaneMessage::Reset);
+        let next = Incarnation(self.incarnation().0 + 1);
+        match store_incarnation(&*self.storage, next) {
+            Ok(()) => {
+                self.incarnation.store(next.0, Ordering::Release);
+                self.metadata().renew_incarnation(next);
+            }
+            Err(error) => tracing::error!(%error, "the new incarnation cannot be stored: the node stays down; mend its disk and restart it"),
+        }
+        self.resetting.store(false, Ordering::Release);
+    }
+}
+
+/// The node that a lane is on cannot be reached now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Unreachable;
+
+/// What the metadata group and the links call. Holds the node weakly: the node holds them.
+struct Wiring(Weak<Node>);
+
+impl Hooks for Wiring {
+    fn applied(&self, _: u64, events: &[Event]) {
+        let Some(node) = self.0.upgrade() else { return };
+        // Before the node is put together, there is nobody to tell.
+        if node.metadata.get().is_none() {
+            return;
+        }
+        let mut deleted: [Vec<QueueId>; LANES as usize] = Default::default();
+        let mut members = false;
+        for event in events {
+            match event {
+                Event::QueueDeleted { id, .. } => deleted[usize::from(lane_of(*id))].push(*id),
+                Event::VhostDeleted { name } => node.broadcast(|| Inbox::VhostDeleted(name.clone())),
+                Event::MembersChanged { .. } | Event::ShardMoved { .. } => members = true,
+                // What a session remembers of its user is asked anew at each use.
+                Event::QueueCreated { .. } | Event::UserChanged { .. } => {}
+            }
+        }
+        for (lane, ids) in deleted.into_iter().enumerate() {
+            if !ids.is_empty() {
+                let _ = node.lanes[lane].send(LaneMessage::Deleted(ids));
+            }
+        }
+        if members {
+            node.members_changed();
+        }
+    }
+
+    fn replaced(&self, _: u64) {
+        let Some(node) = self.0.upgrade() else { return };
+        if node.metadata.get().is_some() {
+            node.to_all_lanes(|| LaneMessage::Revise);
+            node.members_changed();
+        }
+    }
+}
+
+impl Handler for Wiring {
+    fn admit(&self, peer: &Hello) -> Result<(), String> {
+        match self.0.upgrade().as_ref().and_then(|n| n.metadata.get().cloned()) {
+            Some(metadata) => metadata.admit(peer),
+            None => Err("the node is stopping".into()),
+        }
+    }
+
+    fn link_up(&self, peer: &Hello, _: LinkId) {
+        if let Some(node) = self.0.upgrade() {
+            node.metadata().on_link_up(peer);
+        }
+    }
+
+    fn link_down(&self, peer: &Hello, _: LinkId) {
+        let Some(node) = self.0.upgrade() else { return };
+        node.metadata().on_link_down(peer);
+        // Nothing that was under way will be answered, and what the peer's sessions hold here goes back.
+        node.broadcast(|| Inbox::NodeLost(peer.node));
+        node.to_all_lanes(|| LaneMessage::PeerGone(peer.node, None));
+    }
+
+    fn message(&self, from: NodeId, lane: Lane, frame: Frame) {
+        let Some(node) = self.0.upgrade() else { return };
+        let result = match lane {
+            Lane::Raft | Lane::Control => {
+                node.metadata().on_message(from, lane, frame);
+                Ok(())
+            }
+            Lane::Publish => decode_to_owner(frame).map(|(lane, message)| {
+                let _ = node.send_here(lane, LaneMessage::Owner(message));
+            }),
+            Lane::Delivery => decode_to_session(frame).map(|envelope| {
+                if envelope.incarnation == node.incarnation() {
+                    node.to_inbox(envelope.session, envelope.events);
+                }
+            }),
+        };
+        if let Err(error) = result {
+            tracing::warn!(%from, ?lane, %error, "a message of a peer was dropped");
+        }
+    }
+
+    fn request(&self, from: NodeId, lane: Lane, frame: Frame, reply: ReplyTo) {
+        let Some(node) = self.0.upgrade() else { return };
+        match lane {
+            Lane::Raft | Lane::Control => node.metadata().on_request(from, lane, frame, reply),
+            Lane::Publish | Lane::Delivery => crate::counts::answer(&node, frame, reply),
+        }
+    }
+
+    fn refused(&self, peer_address: &str, reason: String) {
+        tracing::debug!(peer = peer_address, reason, "a peer refuses to be linked");
+    }
+}
+
+/// The node's identity, made at its first start, and the incarnation of this start.
+fn identity(storage: &dyn Storage, random: &mut StdRng) -> Result<(NodeId, Incarnation), NodeError> {
+    let state = storage.state();
+    let number = |what: &'static str| -> Result<Option<u64>, NodeError> {
+        match state.get(Space::Node, what.as_bytes())? {
+            None => Ok(None),
+            Some(bytes) => bytes.as_ref().try_into().map(|b| Some(u64::from_be_bytes(b))).map_err(|_| NodeError::Identity { what }),
+        }
+    };
+    let id = match number("identity")? {
+        Some(id) => NodeId(id),
+        None => {
+            let id = random.next_u64().max(1);
+            state.write(Space::Node, vec![Write::Put("identity".into(), id.to_be_bytes().to_vec().into())])?;
+            NodeId(id)
+        }
+    };
+    let incarnation = Incarnation(number("incarnation")?.unwrap_or(0) + 1);
+    store_incarnation(storage, incarnation)?;
+    Ok((id, incarnation))
+}
+
+fn store_incarnation(storage: &dyn Storage, incarnation: Incarnation) -> Result<(), StorageError> {
+    let state = storage.state();
+    state.write(Space::Node, vec![Write::Put("incarnation".into(), incarnation.0.to_be_bytes().to_vec().into())])?;
+    state.sync()
+}
+
+fn random_bytes<const N: usize>(random: &mut StdRng) -> [u8; N] {
+    let mut bytes = [0; N];
+    random.fill_bytes(&mut bytes);
+    bytes
+}
+
+fn first_user(name: &str, password: &str, random: &mut StdRng) -> Vec<Command> {
+    let hashing = PasswordHashing::SaltedSha256;
+    let password_hash = hash_password(hashing, random_bytes(random), password.as_bytes());
+    let all = || ".*".to_owned();
+    vec![
+        Command::PutUser(User { name: name.to_owned(), password_hash, hashing, tags: vec!["administrator".into()] }),
+        Command::SetPermission(Permission { user: name.to_owned(), vhost: "/".into(), configure: all(), write: all(), read: all() }),
+    ]
+}

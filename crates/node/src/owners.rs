@@ -1,0 +1,90 @@
+//! Who owns what: from a queue's place to the node and lane that its traffic goes to.
+
+use std::sync::Arc;
+use warren_model::command::Place;
+use warren_model::{Incarnation, NodeId, QueueId, QueueRef, ShardId};
+use warren_placement::{Member, Ring};
+use warren_routing::Table;
+
+/// Tasks a node among which its queues are divided. Equal on all nodes, since sessions address lanes.
+pub(crate) const LANES: u8 = 4;
+
+/// A lane of a node.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(crate) struct Address {
+    pub(crate) node: NodeId,
+    pub(crate) lane: u8,
+}
+
+/// The lane of a queue.
+pub(crate) fn lane_of(queue: QueueId) -> u8 {
+    // Ids made by one log entry differ in their low bits, those of different entries in the others.
+    (queue.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u8 % LANES
+}
+
+/// Owners of all shards in one epoch of the ring.
+#[derive(Debug)]
+pub(crate) struct Owners {
+    pub(crate) epoch: u64,
+    pub(crate) ring: Ring,
+    by_shard: Vec<Option<NodeId>>,
+    up: Vec<(NodeId, Incarnation)>,
+}
+
+impl Owners {
+    pub(crate) fn of(table: &Table) -> Self {
+        let ring = Ring::new(table.nodes().map(|n| Member { node: n.id, name: &n.name, up: n.up }));
+        let shards = table.cluster().map_or(0, |(_, shards)| shards);
+        let up: Vec<_> = table.nodes().filter(|n| n.up).map(|n| (n.id, n.incarnation)).collect();
+        // A shard that was given to a node stays there while it is up.
+        let given = |shard| table.shard_override(shard).filter(|node| up.iter().any(|(n, _)| n == node));
+        let by_shard = (0..shards).map(ShardId).map(|shard| given(shard).or_else(|| ring.owner(shard))).collect();
+        Self { epoch: table.epoch(), ring, by_shard, up }
+    }
+
+    pub(crate) fn shards(&self) -> u16 {
+        self.by_shard.len() as u16
+    }
+
+    pub(crate) fn of_shard(&self, shard: ShardId) -> Option<NodeId> {
+        self.by_shard.get(usize::from(shard.0)).copied().flatten()
+    }
+
+    pub(crate) fn incarnation(&self, node: NodeId) -> Option<Incarnation> {
+        self.up.iter().find(|(n, _)| *n == node).map(|(_, i)| *i)
+    }
+
+    /// The node that owns a place now, if one that is up does.
+    pub(crate) fn of_place(&self, place: Place) -> Option<NodeId> {
+        match place {
+            Place::Shard(shard) => self.of_shard(shard),
+            Place::Node(node, incarnation) => (self.incarnation(node) == Some(incarnation)).then_some(node),
+        }
+    }
+
+    pub(crate) fn address(&self, queue: QueueRef) -> Option<Address> {
+        Some(Address { node: self.of_place(queue.place)?, lane: lane_of(queue.id) })
+    }
+}
+
+/// The owners as of the newest epoch that somebody asked about.
+#[derive(Debug)]
+pub(crate) struct CurrentOwners(parking_lot::RwLock<Arc<Owners>>);
+
+impl CurrentOwners {
+    pub(crate) fn new(table: &Table) -> Self {
+        Self(parking_lot::RwLock::new(Arc::new(Owners::of(table))))
+    }
+
+    /// Owners that belong to `table`, which the caller has locked for reading.
+    pub(crate) fn get(&self, table: &Table) -> Arc<Owners> {
+        let current = self.0.read();
+        if current.epoch == table.epoch() && (current.shards() > 0 || table.cluster().is_none()) {
+            return current.clone();
+        }
+        drop(current);
+        let fresh = Arc::new(Owners::of(table));
+        *self.0.write() = fresh.clone();
+        fresh
+    }
+}

@@ -1,0 +1,341 @@
+//! A lane: a task that owns a part of this node's queues, so that queues need no locks.
+//!
+//! Flow: takes all messages that have come since its last turn, applies them to its queues, then sends each session what the turn had for it.
+//! A queue comes into being here with the first message about it; its definition is the routing table's.
+//! Invariant: a queue id that the table does not know is either not applied here yet (then the lane waits for it, bounded) or deleted (then what is
+//! meant for it is refused).
+
+use crate::node::Node;
+use crate::outbox::{GetSink, Outbox};
+use crate::wire::{Answer, Ask, Batch, Call, ConsumerCall, Question, Settlements, ToOwner, ToSession};
+use hashbrown::HashMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+use warren_model::{Command, ConsumerId, Credit, Incarnation, NodeId, QueueId, SessionId};
+use warren_queue::{Counts, Queue};
+
+/// Messages taken a turn: enough to batch, few enough that a session waits less than a millisecond for its turn's outcome.
+const TURN_MAX: usize = 128;
+/// How long a lane waits for the table to catch up with what a peer has already applied.
+const CATCH_UP: Duration = Duration::from_secs(2);
+/// How long a deletion that was prepared keeps publishes out when nothing comes of it.
+pub(crate) const COMMAND_DEADLINE: Duration = Duration::from_secs(10);
+
+/// What a lane is sent.
+#[derive(Debug)]
+pub(crate) enum LaneMessage {
+    Owner(ToOwner),
+    /// Applied: these queues are deleted.
+    Deleted(Vec<QueueId>),
+    /// Sessions of a node are gone: the link to it broke, or its incarnation ended. `None`: all but this node's own.
+    PeerGone(NodeId, Option<Incarnation>),
+    /// The table was replaced as a whole: queues that it does not have are deleted.
+    Revise,
+    /// This node was counted out: nothing that it holds is valid any more.
+    Reset,
+    /// Numbers of these queues; all that are here if none are named.
+    Counts(Option<Vec<QueueId>>, oneshot::Sender<Vec<(QueueId, Counts)>>),
+}
+
+struct Local {
+    queue: Queue,
+    /// Record bytes that the node's account has for it.
+    accounted: u64,
+    vhost: String,
+    name: String,
+    auto_delete: bool,
+    /// A deletion is under way: publishes are refused.
+    sealed: bool,
+}
+
+/// Why a queue cannot be served here.
+enum Missing {
+    Deleted,
+    NotHere,
+}
+
+pub(crate) struct Worker {
+    node: Arc<Node>,
+    queues: HashMap<QueueId, Local>,
+    /// Queues that a session consumes or got from.
+    sessions: BTreeMap<SessionId, BTreeSet<QueueId>>,
+    outbox: Outbox,
+    /// Queues whose size may have changed this turn.
+    touched: Vec<QueueId>,
+}
+
+impl Worker {
+    pub(crate) async fn run(node: Arc<Node>, mut inbox: mpsc::UnboundedReceiver<LaneMessage>) {
+        let mut worker = Self { node, queues: HashMap::new(), sessions: BTreeMap::new(), outbox: Outbox::default(), touched: Vec::new() };
+        let mut turn = Vec::with_capacity(TURN_MAX);
+        while inbox.recv_many(&mut turn, TURN_MAX).await > 0 {
+            for message in turn.drain(..) {
+                worker.handle(message).await;
+            }
+            worker.flush();
+        }
+    }
+
+    async fn handle(&mut self, message: LaneMessage) {
+        match message {
+            LaneMessage::Owner(ToOwner::Publish(batch)) => self.publish(batch).await,
+            LaneMessage::Owner(ToOwner::Settle(settlements)) => self.settle(&settlements),
+            LaneMessage::Owner(ToOwner::Consumer(call)) => self.consumer_call(&call),
+            LaneMessage::Owner(ToOwner::Ask(question)) => self.question(question).await,
+            LaneMessage::Owner(ToOwner::SessionGone(session)) => self.sessions_gone(|s| s == session),
+            LaneMessage::Deleted(ids) => self.deleted(ids),
+            LaneMessage::PeerGone(node, incarnation) => self.sessions_gone(|s| s.node == node && incarnation.is_none_or(|i| s.incarnation <= i)),
+            LaneMessage::Revise => {
+                let node = self.node.clone();
+                let table = node.metadata().table().read();
+                let gone: Vec<QueueId> = self.queues.keys().copied().filter(|id| table.queue_by_id(*id).is_none()).collect();
+                drop(table);
+                self.deleted(gone);
+            }
+            LaneMessage::Reset => {
+                self.sessions.clear();
+                for (_, local) in self.queues.drain() {
+                    self.node.account(local.accounted, 0);
+                    local.queue.delete(&mut self.outbox);
+                }
+            }
+            LaneMessage::Counts(ids, reply) => {
+                let counts = match ids {
+                    Some(ids) => ids.into_iter().filter_map(|id| Some((id, self.queues.get(&id)?.queue.counts()))).collect(),
+                    None => self.queues.iter().map(|(id, l)| (*id, l.queue.counts())).collect(),
+                };
+                // Whoever asked may have given up.
+                let _ = reply.send(counts);
+            }
+        }
+    }
+
+    fn deleted(&mut self, ids: Vec<QueueId>) {
+        for id in ids {
+            if let Some(local) = self.queues.remove(&id) {
+                self.node.account(local.accounted, 0);
+                local.queue.delete(&mut self.outbox);
+            }
+        }
+    }
+
+    async fn publish(&mut self, batch: Batch) {
+        let mut refused = Vec::new();
+        let mut i = 0;
+        while i < batch.items.len() {
+            let queue = batch.items[i].queue;
+            let run = batch.items[i..].iter().take_while(|item| item.queue == queue).count();
+            match self.local(queue).await {
+                Ok(_) => {
+                    if let Some(local) = self.queues.get_mut(&queue) {
+                        for (n, item) in batch.items[i..i + run].iter().enumerate() {
+                            if local.sealed {
+                                refused.push((i + n) as u32);
+                            } else {
+                                local.queue.publish(&batch.block, item.offset, item.len, &mut self.outbox);
+                            }
+                        }
+                    }
+                }
+                Err(_) => refused.extend((i..i + run).map(|n| n as u32)),
+            }
+            i += run;
+        }
+        let mut sealed: Option<QueueId> = None;
+        for item in &batch.items {
+            if sealed != Some(item.queue)
+                && let Some(local) = self.queues.get_mut(&item.queue)
+            {
+                local.queue.seal(&batch.block);
+                self.touched.push(item.queue);
+                sealed = Some(item.queue);
+            }
+        }
+        self.outbox.push(batch.session, ToSession::Published { number: batch.number, refused });
+    }
+
+    fn settle(&mut self, settlements: &Settlements) {
+        let mut positions = Vec::new();
+        let mut items = settlements.items.as_slice();
+        while let Some(first) = items.first() {
+            let same = |s: &&crate::wire::Settled| s.queue == first.queue && s.consumer == first.consumer && s.settlement == first.settlement;
+            let run = items.iter().take_while(same).count();
+            positions.clear();
+            positions.extend(items[..run].iter().map(|s| s.position));
+            if let Some(local) = self.queues.get_mut(&first.queue) {
+                let id = ConsumerId { session: settlements.session, number: first.consumer };
+                local.queue.settle(id, &positions, first.settlement, &mut self.outbox);
+                self.touched.push(first.queue);
+            }
+            items = &items[run..];
+        }
+    }
+
+    fn consumer_call(&mut self, call: &ConsumerCall) {
+        let Some(local) = self.queues.get_mut(&call.queue) else { return };
+        match call.call {
+            Call::Credit(bytes) => local.queue.credit(call.consumer, Credit { bytes }, &mut self.outbox),
+            Call::Grant(count) => local.queue.grant(call.consumer, count, &mut self.outbox),
+            Call::ByLeave(by_leave) => local.queue.set_by_leave(call.consumer, by_leave, &mut self.outbox),
+            Call::Release => {
+                if local.queue.release(call.consumer, &mut self.outbox) && local.auto_delete {
+                    self.delete_unused(call.queue, None);
+                }
+            }
+        }
+    }
+
+    async fn question(&mut self, question: Question) {
+        let Question { session, id, queue, ask } = question;
+        let answer = match self.local(queue).await {
+            Ok(()) => {
+                self.touched.push(queue);
+                if matches!(ask, Ask::Consume { .. } | Ask::Get { no_ack: false, .. }) {
+                    self.sessions.entry(session).or_default().insert(queue);
+                }
+                match self.queues.get_mut(&queue) {
+                    Some(local) => answer(local, session, ask, id, &mut self.outbox),
+                    None => Answered::Now(Answer::NotHere),
+                }
+            }
+            Err(Missing::NotHere) => Answered::Now(Answer::NotHere),
+            Err(Missing::Deleted) => Answered::Now(match ask {
+                Ask::Cancel { .. } | Ask::Unseal => Answer::Done,
+                Ask::Seal { .. } => Answer::Counted(0),
+                Ask::Count | Ask::Consume { .. } | Ask::Get { .. } | Ask::Purge => Answer::Refused { code: 404, text: "the queue was deleted meanwhile".into() },
+            }),
+        };
+        match answer {
+            Answered::Now(answer) => self.outbox.answer(session, id, answer),
+            Answered::Already => {}
+            Answered::WhenDeleted => self.delete_unused(queue, Some((session, id))),
+        }
+    }
+
+    fn sessions_gone(&mut self, gone: impl Fn(SessionId) -> bool) {
+        let sessions: Vec<SessionId> = self.sessions.keys().copied().filter(|s| gone(*s)).collect();
+        for session in sessions {
+            for id in self.sessions.remove(&session).unwrap_or_default() {
+                if let Some(local) = self.queues.get_mut(&id)
+                    && local.queue.session_gone(session, &mut self.outbox)
+                    && local.auto_delete
+                {
+                    self.delete_unused(id, None);
+                }
+            }
+        }
+    }
+
+    /// Proposes the deletion of an auto-delete queue that has lost its last consumer; answers a waiting cancel when it is applied.
+    fn delete_unused(&mut self, queue: QueueId, waiting: Option<(SessionId, u64)>) {
+        let Some(local) = self.queues.get_mut(&queue) else { return };
+        local.sealed = true;
+        let command = Command::DeleteQueue { vhost: local.vhost.clone(), name: local.name.clone(), only: Some(queue), session: self.node.own_session() };
+        let node = self.node.clone();
+        let proposed = node.metadata().propose(command, COMMAND_DEADLINE);
+        tokio::spawn(async move {
+            if let Err(error) = proposed.await {
+                tracing::warn!(%error, "an unused auto-delete queue could not be deleted");
+            }
+            if let Some((session, id)) = waiting {
+                node.send_to_session(session, vec![ToSession::Answer { id, answer: Answer::Done }]);
+            }
+        });
+    }
+
+    /// Makes sure that a queue is here, if it should be.
+    async fn local(&mut self, id: QueueId) -> Result<(), Missing> {
+        if self.queues.contains_key(&id) {
+            return Ok(());
+        }
+        if self.node.metadata().table().version() < id.created_at() {
+            self.flush();
+            self.node.metadata().wait_applied(id.created_at(), CATCH_UP).await;
+        }
+        let table = self.node.metadata().table().read();
+        let Some(view) = table.queue_by_id(id) else { return Err(Missing::Deleted) };
+        if self.node.owners(&table).of_place(view.place) != Some(self.node.id()) {
+            return Err(Missing::NotHere);
+        }
+        let local = Local { queue: Queue::new(), accounted: 0, vhost: view.vhost.to_owned(), name: view.name.to_owned(), auto_delete: view.auto_delete, sealed: false };
+        drop(table);
+        self.queues.insert(id, local);
+        Ok(())
+    }
+
+    fn flush(&mut self) {
+        for (session, events) in self.outbox.take() {
+            self.node.send_to_session(session, events);
+        }
+        for id in self.touched.drain(..) {
+            if let Some(local) = self.queues.get_mut(&id) {
+                let bytes = local.queue.counts().bytes;
+                self.node.account(local.accounted, bytes);
+                local.accounted = bytes;
+            }
+        }
+    }
+}
+
+enum Answered {
+    Now(Answer),
+    /// It stands in the outbox, before what follows from it.
+    Already,
+    /// When the queue is gone everywhere.
+    WhenDeleted,
+}
+
+/// Answers a question about a queue that is here.
+fn answer(local: &mut Local, session: SessionId, ask: Ask, id: u64, outbox: &mut Outbox) -> Answered {
+    let queue = &mut local.queue;
+    Answered::Now(match ask {
+        Ask::Count => {
+            let counts = queue.counts();
+            Answer::Counts { messages: counts.ready, consumers: counts.consumers }
+        }
+        Ask::Consume { consumer, subscription, tag: _ } => {
+            // The answer goes before the first delivery.
+            outbox.answer(session, id, Answer::Done);
+            let at = outbox.events(session).len() - 1;
+            match queue.consume(ConsumerId { session, number: consumer }, subscription, outbox) {
+                Ok(()) => return Answered::Already,
+                Err(_) => {
+                    outbox.events(session).remove(at);
+                    Answer::Refused { code: 403, text: format!("queue '{}' in vhost '{}' in exclusive use", local.name, local.vhost) }
+                }
+            }
+        }
+        Ask::Cancel { consumer } => {
+            if queue.cancel(ConsumerId { session, number: consumer }) && local.auto_delete {
+                return Answered::WhenDeleted;
+            }
+            Answer::Done
+        }
+        Ask::Get { consumer, no_ack } => {
+            let mut sink = GetSink::default();
+            if queue.get(ConsumerId { session, number: consumer }, no_ack, &mut sink) {
+                Answer::Got { remaining: queue.counts().ready, deliveries: sink.0 }
+            } else {
+                Answer::Empty
+            }
+        }
+        Ask::Purge => Answer::Counted(queue.purge()),
+        Ask::Seal { if_unused, if_empty } => {
+            let counts = queue.counts();
+            if if_unused && counts.consumers > 0 {
+                Answer::Refused { code: 406, text: format!("queue '{}' in vhost '{}' in use", local.name, local.vhost) }
+            } else if if_empty && counts.ready > 0 {
+                Answer::Refused { code: 406, text: format!("queue '{}' in vhost '{}' is not empty", local.name, local.vhost) }
+            } else {
+                local.sealed = true;
+                Answer::Counted(counts.ready)
+            }
+        }
+        Ask::Unseal => {
+            local.sealed = false;
+            Answer::Done
+        }
+    })
+}

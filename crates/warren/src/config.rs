@@ -1,0 +1,296 @@
+//! The configuration file: TOML, every key known, every mistake told with its line.
+
+use serde::Deserialize;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+/// A configuration file that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// It cannot be read.
+    #[error("cannot read the configuration file {path}: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// It is not TOML, or a key is unknown, missing or of the wrong type. TOML's message shows the line.
+    #[error("{path}: {message}")]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// What and where.
+        message: String,
+    },
+    /// A value is out of its range.
+    #[error("{path}: {key} = {value}: {allowed}")]
+    Value {
+        /// The file, with the line where the key stands.
+        path: String,
+        /// The key.
+        key: &'static str,
+        /// What it is set to.
+        value: String,
+        /// What is allowed.
+        allowed: String,
+    },
+}
+
+/// The whole file. Everything has a default: an empty file, or none, is a node on its own.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct File {
+    /// The node itself.
+    pub node: NodeSection,
+    /// Clients.
+    pub amqp: Amqp,
+    /// The HTTP API.
+    pub http: Http,
+    /// The other nodes.
+    pub cluster: Cluster,
+    /// Certificates for the links between nodes; required where there are other nodes.
+    pub tls: Option<TlsSection>,
+    /// Limits.
+    pub limits: LimitsSection,
+    /// The log.
+    pub log: Log,
+}
+
+/// `[node]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct NodeSection {
+    /// Unique in the cluster.
+    pub name: String,
+    /// Data folder; relative to the working directory.
+    pub data_dir: PathBuf,
+}
+
+impl Default for NodeSection {
+    fn default() -> Self {
+        Self { name: "node1".into(), data_dir: "warren-data".into() }
+    }
+}
+
+/// `[amqp]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Amqp {
+    /// TCP address.
+    pub listen: SocketAddr,
+}
+
+impl Default for Amqp {
+    fn default() -> Self {
+        Self { listen: ([127, 0, 0, 1], 5672).into() }
+    }
+}
+
+/// `[http]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Http {
+    /// TCP address.
+    pub listen: SocketAddr,
+}
+
+impl Default for Http {
+    fn default() -> Self {
+        Self { listen: ([127, 0, 0, 1], 15672).into() }
+    }
+}
+
+/// `[cluster]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Cluster {
+    /// Shown to clients.
+    pub name: String,
+    /// UDP address of the links between nodes.
+    pub listen: SocketAddr,
+    /// The nodes that found the cluster, this one among them; none: this node alone.
+    pub peers: Vec<Peer>,
+    /// Shards, 1 to 4096; fixed when the cluster is founded.
+    pub shards: u16,
+}
+
+impl Default for Cluster {
+    fn default() -> Self {
+        Self { name: "warren".into(), listen: ([127, 0, 0, 1], 7671).into(), peers: Vec::new(), shards: 64 }
+    }
+}
+
+/// One of `cluster.peers`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Peer {
+    /// The node's name.
+    pub name: String,
+    /// `host:port` of its links.
+    pub address: String,
+}
+
+/// `[tls]`: paths are relative to the configuration file.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TlsSection {
+    /// The cluster's CA.
+    pub ca: PathBuf,
+    /// The node's certificate.
+    pub certificate: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+}
+
+/// `[limits]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LimitsSection {
+    /// Highest channel number of a connection; 0: none.
+    pub channel_max: u16,
+    /// Largest AMQP frame in bytes, at least 8192; 0: none.
+    pub frame_max: u32,
+    /// Heartbeat suggested to clients, in seconds; 0: none.
+    pub heartbeat_s: u16,
+    /// Largest message body in bytes, at most 512 MiB.
+    pub message_bytes_max: u64,
+    /// Part of the machine's memory that queued messages may take before publishers are blocked, above 0 and at most 1.
+    pub memory_watermark: f64,
+    /// How long a publish waits, in milliseconds, on a node without contact to the majority before it is refused.
+    pub unroutable_wait_ms: u64,
+    /// Users that may connect from loopback addresses only.
+    pub loopback_users: Vec<String>,
+}
+
+impl Default for LimitsSection {
+    fn default() -> Self {
+        Self {
+            channel_max: 2047,
+            frame_max: 131_072,
+            heartbeat_s: 60,
+            message_bytes_max: 16 << 20,
+            memory_watermark: 0.6,
+            unroutable_wait_ms: 5_000,
+            loopback_users: vec!["guest".into()],
+        }
+    }
+}
+
+/// `[log]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Log {
+    /// Least level that is written.
+    pub level: Level,
+    /// How lines look.
+    pub format: Format,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self { level: Level::Info, format: Format::Text }
+    }
+}
+
+/// Log levels.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// Failures.
+    Error,
+    /// What an operator should look at.
+    Warn,
+    /// What an operator wants to know.
+    Info,
+    /// For finding faults.
+    Debug,
+    /// Everything.
+    Trace,
+}
+
+/// Log formats.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Format {
+    /// For people.
+    Text,
+    /// For log collectors.
+    Json,
+}
+
+impl File {
+    /// Reads and checks a file.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        let file: Self = toml::from_str(&text).map_err(|e| ConfigError::Parse { path: path.to_owned(), message: e.to_string() })?;
+        file.check(path, &text)?;
+        Ok(file)
+    }
+
+    fn check(&self, path: &Path, text: &str) -> Result<(), ConfigError> {
+        let bad = |key: &'static str, value: String, allowed: String| {
+            let last = key.rsplit('.').next().unwrap_or(key);
+            let line = text.lines().position(|l| l.trim_start().starts_with(last)).map_or(String::new(), |n| format!(":{}", n + 1));
+            Err(ConfigError::Value { path: format!("{}{line}", path.display()), key, value, allowed })
+        };
+        let name = &self.node.name;
+        if name.is_empty() || name.len() > 255 {
+            return bad("node.name", format!("\"{name}\""), "1 to 255 bytes are allowed".into());
+        }
+        let peers = &self.cluster.peers;
+        if !peers.is_empty() && !peers.iter().any(|p| p.name == *name) {
+            let names: Vec<&str> = peers.iter().map(|p| p.name.as_str()).collect();
+            return bad("node.name", format!("\"{name}\""), format!("the name must be one of cluster.peers: {}", names.join(", ")));
+        }
+        for (i, peer) in peers.iter().enumerate() {
+            if peers[..i].iter().any(|p| p.name == peer.name) {
+                return bad("cluster.peers", format!("\"{}\"", peer.name), "each node's name may stand there once".into());
+            }
+            if peer.address.rsplit_once(':').is_none_or(|(host, port)| host.is_empty() || port.parse::<u16>().is_err()) {
+                return bad("cluster.peers", format!("\"{}\"", peer.address), "an address has the form host:port".into());
+            }
+        }
+        if !(1..=4096).contains(&self.cluster.shards) {
+            return bad("cluster.shards", self.cluster.shards.to_string(), "1 to 4096 are allowed".into());
+        }
+        if peers.len() > 1 && self.tls.is_none() {
+            return bad("tls", "(missing)".into(), "nodes talk to each other over TLS only: give [tls] ca, certificate and key".into());
+        }
+        let limits = &self.limits;
+        if limits.frame_max != 0 && limits.frame_max < 8192 {
+            return bad("limits.frame_max", limits.frame_max.to_string(), "0 (no limit) or at least 8192 bytes are allowed".into());
+        }
+        if limits.message_bytes_max == 0 || limits.message_bytes_max > 512 << 20 {
+            return bad("limits.message_bytes_max", limits.message_bytes_max.to_string(), "1 to 536870912 bytes are allowed".into());
+        }
+        if !(limits.memory_watermark > 0.0 && limits.memory_watermark <= 1.0) {
+            return bad("limits.memory_watermark", limits.memory_watermark.to_string(), "above 0 and at most 1 is allowed".into());
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(text: &str) -> String {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("node.toml");
+        std::fs::write(&path, text).unwrap();
+        File::load(&path).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn mistakes_name_file_line_key_and_what_is_allowed() {
+        let unknown = error("[node]\nname = \"a\"\n\n[amqp]\nlisen = \"127.0.0.1:1\"\n");
+        assert!(unknown.contains("node.toml") && unknown.contains("line 5") && unknown.contains("lisen") && unknown.contains("listen"), "{unknown}");
+        let level = error("[log]\nlevel = \"loud\"\n");
+        assert!(level.contains("line 2") && level.contains("loud") && level.contains("debug"), "{level}");
+        let range = error("[cluster]\nname = \"c\"\nshards = 0\n");
+        assert!(range.contains("node.toml:3") && range.contains("cluster.shards") && range.contains("1 to 4096"), "{range}");
+        let peer = error("[node]\nname = \"x\"\n[cluster]\npeers = [{ name = \"a\", address = \"127.0.0.1:1\" }]\n");
+        assert!(peer.contains("node.name") && peer.contains("must be one of cluster.peers: a"), "{peer}");
+    }
+}

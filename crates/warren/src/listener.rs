@@ -1,0 +1,45 @@
+//! The AMQP listener.
+
+use anyhow::Context;
+use socket2::{Domain, Protocol, Socket, Type};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use warren_node::Node;
+
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 4096;
+
+/// Binds a TCP socket, with an error that says which.
+pub fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    let listen = || -> std::io::Result<TcpListener> {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        socket.set_reuse_address(true)?;
+        socket.set_nonblocking(true)?;
+        socket.bind(&address.into())?;
+        socket.listen(BACKLOG)?;
+        TcpListener::from_std(socket.into())
+    };
+    listen().with_context(|| format!("cannot listen on {address}: is another process using that port?"))
+}
+
+/// Accepts clients until it is dropped.
+pub async fn serve(node: Arc<Node>, listener: TcpListener) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, peer)) => {
+                // Batching comes from what is there already, never from waiting.
+                if let Err(error) = stream.set_nodelay(true) {
+                    tracing::debug!(%peer, %error, "TCP_NODELAY could not be set");
+                }
+                tokio::spawn(node.clone().serve(stream, peer));
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a connection could not be accepted");
+                // Out of file descriptors, most likely: accepting at once would only fail again.
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
