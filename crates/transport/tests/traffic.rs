@@ -169,6 +169,43 @@ async fn a_saturated_publish_lane_does_not_delay_the_raft_lane() {
     );
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_publish_lane_that_stands_still_does_not_stop_the_others() {
+    let (a, b) = pair().await;
+    b.log.discards.store(true, Ordering::Relaxed);
+    let closed_gate = b.log.gate.lock();
+    let sent = 16 << 20;
+    for _ in 0..sent / 65_536 {
+        a.transport
+            .send(b.id, Lane::Publish, Frame::new("x", vec![0; 65_536]))
+            .unwrap();
+    }
+    // The window is 2 MiB, and what QUIC has taken is counted in writes of 256 KiB.
+    until("the window is full", || {
+        a.transport.queued_bytes(b.id, Lane::Publish) < sent - (3 << 19)
+    })
+    .await;
+    for lane in [Lane::Raft, Lane::Control, Lane::Delivery] {
+        for _ in 0..3 {
+            let bulk = Frame::new("echo", vec![0; 1 << 20]);
+            assert_eq!(
+                a.transport.request(b.id, lane, bulk.clone(), LONG).await,
+                Ok(bulk),
+                "on {lane:?}"
+            );
+        }
+    }
+    assert!(
+        a.transport.queued_bytes(b.id, Lane::Publish) > sent / 2,
+        "it must have stood still all the time"
+    );
+    drop(closed_gate);
+    until("it moves on", || {
+        a.transport.queued_bytes(b.id, Lane::Publish) == 0
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_node_reaches_itself_in_order() {
     let ca = Ca::new();

@@ -85,6 +85,8 @@ pub struct Log {
     pub unwanted: Mutex<Vec<(String, String)>>,
     /// Messages are not kept.
     pub discards: AtomicBool,
+    /// While held, messages on the Publish lane are not taken in. Needs a runtime of several threads.
+    pub gate: Mutex<()>,
 }
 
 impl Handler for Log {
@@ -109,6 +111,9 @@ impl Handler for Log {
     }
 
     fn message(&self, from: NodeId, lane: Lane, frame: Frame) {
+        if lane == Lane::Publish && self.gate.is_locked() {
+            tokio::task::block_in_place(|| drop(self.gate.lock()));
+        }
         if !self.discards.load(Ordering::Relaxed) {
             self.told.lock().push(Told::Message(from, lane, frame));
         }
