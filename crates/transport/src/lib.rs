@@ -2,10 +2,10 @@
 //!
 //! # Flow
 //! [`Transport::start`] binds one UDP socket that both dials and accepts. Of two nodes the one with the greater name dials
-//! ([`peers`]); the lesser one, when it has no link, knocks: a short connection that says "dial me at this address", so that a
+//! (`peers`); the lesser one, when it has no link, knocks: a short connection that says "dial me at this address", so that a
 //! link comes up even if only one of the two was told about the other. Both sides say [`Hello`] and judge the other's
-//! ([`opening`]), then the dialler opens one bidirectional stream a [`Lane`], and the [`Handler`] is told `link_up`. From then on
-//! frames go both ways on the lanes ([`link`]) until either side closes or nothing is heard for the idle timeout.
+//! (`opening`), then the dialler opens one bidirectional stream a [`Lane`], and the [`Handler`] is told `link_up`. From then on
+//! frames go both ways on the lanes (`link`) until either side closes or nothing is heard for the idle timeout.
 //!
 //! # Invariants
 //! - For one peer, calls of the handler are ordered: `link_up`, then messages and requests, then `link_down`; a newer link's
