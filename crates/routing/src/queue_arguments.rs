@@ -221,7 +221,6 @@ fn check_value(argument: &str, value: &Value<'_>, table: Table<'_>) -> Result<()
             &["drop-head", "reject-publish", "reject-publish-dlx"],
             "invalid_overflow",
         ),
-        "x-queue-mode" => one_of(value, &["default", "lazy"], "invalid_queue_mode"),
         "x-queue-leader-locator" => one_of(
             value,
             &[

@@ -27,7 +27,14 @@ pub(crate) struct ConsistentHash {
     input: Input,
     /// Destinations by total weight, lightest first; no group is empty.
     groups: Vec<Group>,
-    totals: BTreeMap<End, u64>,
+    homes: BTreeMap<End, Home>,
+}
+
+/// Where a destination stands: its group's weight and its place among the members.
+#[derive(Clone, Copy, Debug)]
+struct Home {
+    weight: u64,
+    place: u32,
 }
 
 /// What is hashed.
@@ -107,49 +114,43 @@ impl ConsistentHash {
             .map(|(_, destination)| destination)
     }
 
-    fn reweigh(&mut self, destination: End, name: &Arc<str>, from: u64, to: u64) {
-        if from > 0 {
-            let Ok(place) = self
-                .groups
-                .binary_search_by_key(&from, |group| group.weight)
-            else {
-                unreachable!("a destination's weight has a group");
-            };
-            self.groups[place]
-                .members
-                .retain(|member| member.destination != destination);
-            if self.groups[place].members.is_empty() {
-                self.groups.remove(place);
-            }
-        }
-        if to == 0 {
-            self.totals.remove(&destination);
-            return;
-        }
-        self.totals.insert(destination, to);
-        let member = Member::new(destination, name);
-        match self.groups.binary_search_by_key(&to, |group| group.weight) {
-            Ok(place) => self.groups[place].members.push(member),
-            Err(place) => self.groups.insert(
-                place,
-                Group {
-                    weight: to,
-                    members: vec![member],
-                },
-            ),
-        }
+    fn group(&self, weight: u64) -> Result<usize, usize> {
+        self.groups
+            .binary_search_by_key(&weight, |group| group.weight)
     }
 
-    fn member_name(&self, destination: End, weight: u64) -> Option<Arc<str>> {
-        let place = self
-            .groups
-            .binary_search_by_key(&weight, |group| group.weight)
-            .ok()?;
-        self.groups[place]
-            .members
-            .iter()
-            .find(|member| member.destination == destination)
-            .map(|member| Arc::clone(&member.name))
+    /// Takes a destination out, with its total weight.
+    fn leave(&mut self, destination: End) -> Option<(Member, u64)> {
+        let Home { weight, place } = self.homes.remove(&destination)?;
+        let Ok(at) = self.group(weight) else {
+            unreachable!("a destination's weight has a group");
+        };
+        let members = &mut self.groups[at].members;
+        let member = members.swap_remove(place as usize);
+        if let Some(moved) = members.get(place as usize) {
+            self.homes.insert(moved.destination, Home { weight, place });
+        } else if members.is_empty() {
+            self.groups.remove(at);
+        }
+        Some((member, weight))
+    }
+
+    /// Takes a destination in that is not there.
+    fn join(&mut self, member: Member, weight: u64) {
+        let at = self.group(weight).unwrap_or_else(|at| {
+            let members = Vec::new();
+            self.groups.insert(at, Group { weight, members });
+            at
+        });
+        let members = &mut self.groups[at].members;
+        let place = members.len() as u32;
+        self.homes
+            .insert(member.destination, Home { weight, place });
+        members.push(member);
+    }
+
+    fn weight_of(&self, destination: End) -> u64 {
+        self.homes.get(&destination).map_or(0, |home| home.weight)
     }
 
     fn key(&self, lookup: &Lookup<'_, '_>) -> Result<u64, BadProperties> {
@@ -284,7 +285,7 @@ impl ExchangeType for ConsistentHash {
         Ok(Self {
             input,
             groups: Vec::new(),
-            totals: BTreeMap::new(),
+            homes: BTreeMap::new(),
         })
     }
 
@@ -296,23 +297,23 @@ impl ExchangeType for ConsistentHash {
         // Bindings are checked before they are recorded.
         let added = weight(binding.key).unwrap_or(1);
         store.bindings.set_mark(binding.number, added);
-        let before = self.totals.get(&binding.destination).copied().unwrap_or(0);
-        self.reweigh(
-            binding.destination,
-            binding.destination_name,
-            before,
-            before + u64::from(added),
-        );
+        let (member, before) = self.leave(binding.destination).unwrap_or_else(|| {
+            (
+                Member::new(binding.destination, binding.destination_name),
+                0,
+            )
+        });
+        self.join(member, before + u64::from(added));
     }
 
     fn remove(&mut self, store: &mut Store<'_>, number: u32) {
-        let destination = store.bindings.get(number).destination;
-        let removed = store.bindings.mark(number);
-        let before = self.totals.get(&destination).copied().unwrap_or(0);
-        let Some(name) = self.member_name(destination, before) else {
-            unreachable!("every destination is in a group")
+        let removed = u64::from(store.bindings.mark(number));
+        let Some((member, before)) = self.leave(store.bindings.get(number).destination) else {
+            unreachable!("every binding's destination has its home");
         };
-        self.reweigh(destination, &name, before, before - u64::from(removed));
+        if before > removed {
+            self.join(member, before - removed);
+        }
     }
 
     fn route(
@@ -335,8 +336,8 @@ impl ExchangeType for ConsistentHash {
         let key = self.key(lookup)?;
         let destination = lookup.bindings.get(number).destination;
         let matched = self.winner(key) == Some(destination);
-        let weight = self.totals.get(&destination).copied().unwrap_or(0);
-        let total: u64 = self.totals.values().sum();
+        let weight = self.weight_of(destination);
+        let total: u64 = self.homes.values().map(|home| home.weight).sum();
         let won = if matched {
             "has the best draw"
         } else {
