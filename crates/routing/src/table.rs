@@ -279,3 +279,75 @@ fn remove_id<K: Ord>(lists: &mut BTreeMap<K, BTreeSet<QueueId>>, key: &K, id: Qu
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use warren_model::Command;
+    use warren_model::command::{Binding, DeclareQueue, Destination, Place};
+
+    fn queue(name: &str) -> Command {
+        Command::DeclareQueue(DeclareQueue {
+            vhost: "/".into(),
+            name: name.into(),
+            durable: true,
+            exclusive: false,
+            auto_delete: false,
+            server_named: false,
+            arguments: Vec::new(),
+            session: SessionId::default(),
+            place: Place::Shard(ShardId(0)),
+        })
+    }
+
+    fn binding(source: &str, key: &str, queue: &str) -> Binding {
+        Binding {
+            vhost: "/".into(),
+            source: source.into(),
+            destination: Destination::Queue(queue.into()),
+            key: key.into(),
+            arguments: Vec::new(),
+            session: SessionId::default(),
+        }
+    }
+
+    /// Whatever comes and goes, nothing of it stays in memory.
+    #[test]
+    fn unbinding_and_deleting_leave_nothing_behind() {
+        let mut table = Table::new();
+        let mut applied = Applied::default();
+        let found = Command::FoundCluster {
+            cluster: 1,
+            shards: 1,
+        };
+        table.apply(1, &[found], &mut applied);
+        let digest = table.digest();
+        let keys = ["", "a", "a.b.c", "a.#.b", "*.a", "#", "a.b"];
+        let bindings = || {
+            let sources = ["amq.topic", "amq.direct", "amq.fanout", "amq.headers"];
+            sources
+                .into_iter()
+                .flat_map(|source| keys.map(|key| binding(source, key, "q")))
+        };
+        for round in 0..3u64 {
+            let mut commands = vec![queue("q")];
+            commands.extend(bindings().map(Command::Bind));
+            table.apply(2 + round * 2, &commands, &mut applied);
+            assert_eq!(table.binding_count(), 28);
+            let mut commands = Vec::new();
+            if round != 1 {
+                commands.extend(bindings().map(Command::Unbind));
+            }
+            commands.push(Command::DeleteQueue {
+                vhost: "/".into(),
+                name: "q".into(),
+                only: None,
+                session: SessionId::default(),
+            });
+            table.apply(3 + round * 2, &commands, &mut applied);
+            assert_eq!((table.names.len(), table.binding_count()), (0, 0));
+            assert_eq!(table.queue_count(), 0);
+            assert_eq!(table.digest(), digest);
+        }
+    }
+}
