@@ -1,1 +1,65 @@
-//! management
+//! The HTTP API of a node: health, proofs and explanations of the routing table, and RabbitMQ's API for definitions and listings.
+//!
+//! Flow: [`serve`] accepts connections within bounds and hands requests to [`router`]; `access` asks who is there; a handler reads the node's table or
+//! proposes a command and answers JSON. Bodies and errors have RabbitMQ's form (`{"error": …, "reason": …}`), so that its tools can read them.
+//! Invariants: nothing but `/api/health` is answered without a login; a definition is read only from a table that shows everything that was answered
+//! before (else 503); the table is locked for at most [`CHUNK`] items at a time; every request ends within a deadline.
+//! Departs from RabbitMQ: changes are for administrators alone; counts are asked of the queues' owners when listed, and there are no rates.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod access;
+mod arguments;
+mod error;
+mod extract;
+mod permissions;
+mod router;
+mod serve;
+mod status;
+mod users;
+mod vhosts;
+
+pub use router::router;
+pub use serve::serve;
+
+use error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+use warren_model::{Command, Outcome};
+use warren_node::Node;
+
+/// Items that are copied out of the routing table at a time.
+const CHUNK: usize = 512;
+/// How long other nodes may take to answer.
+const PEERS_DEADLINE: Duration = Duration::from_secs(2);
+/// How long a change may take.
+const CHANGE_DEADLINE: Duration = Duration::from_secs(5);
+/// RabbitMQ's limit of names.
+const NAME_BYTES_MAX: usize = 255;
+
+/// What handlers share.
+type Shared = axum::extract::State<Arc<Node>>;
+
+/// Makes a change; a refusal is an error.
+async fn change(node: &Node, command: Command) -> Result<Outcome, Error> {
+    match node.metadata().propose(command, CHANGE_DEADLINE).await {
+        Ok(proposed) => match proposed.outcome {
+            Outcome::Refused(refusal) => Err(refusal.into()),
+            outcome @ (Outcome::Done | Outcome::Queue { .. } | Outcome::Retry) => Ok(outcome),
+        },
+        Err(error) => Err(Error::unavailable(error.to_string())),
+    }
+}
+
+/// Refuses names that AMQP cannot carry.
+fn check_name(what: &str, name: &str) -> Result<(), Error> {
+    if name.len() <= NAME_BYTES_MAX {
+        return Ok(());
+    }
+    Err(Error::bad_request(format!("the {what} has {} bytes; at most {NAME_BYTES_MAX} are possible", name.len())))
+}
+
+/// The name of an exchange in a path or parameter: `amq.default` stands for the default exchange, whose name is empty.
+fn exchange_name(given: &str) -> &str {
+    if given == "amq.default" { "" } else { given }
+}

@@ -16,9 +16,11 @@ mod node;
 mod outbox;
 mod owners;
 mod routes;
+mod view;
 mod wire;
 mod worker;
 
 pub use config::{Config, Settings};
 pub use node::{Node, NodeError};
+pub use view::Ownership;
 pub use warren_session::Limits;

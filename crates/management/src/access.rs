@@ -1,0 +1,147 @@
+//! Who asks, and what they may: basic authentication, then RabbitMQ's tags.
+//!
+//! administrator: everything. monitoring: reads everything but users and permissions. management, policymaker: read what is in the virtual hosts that
+//! they have permissions in. Others: nothing. Invariant: [`authenticate`] stands before every route but health, and refuses changes itself, so that a
+//! new handler is not open by mistake.
+
+use crate::error::Error;
+use axum::extract::{ConnectInfo, Request, State};
+use axum::http::{HeaderMap, Method, header};
+use axum::middleware::Next;
+use axum::response::Response;
+use base64::Engine;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use warren_node::Node;
+use warren_routing::Table;
+
+/// What tags allow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Level {
+    /// Own virtual hosts.
+    Management,
+    /// All there is to see.
+    Monitoring,
+    /// All there is to do.
+    Administrator,
+}
+
+/// A user who has logged in and may use the API.
+#[derive(Clone, Debug)]
+pub(crate) struct Access {
+    pub(crate) name: String,
+    pub(crate) tags: Vec<String>,
+    level: Level,
+}
+
+impl Access {
+    /// Refuses all but administrators.
+    pub(crate) fn administrator(&self) -> Result<(), Error> {
+        self.at_least(Level::Administrator, "Not administrator user")
+    }
+
+    /// Refuses those who may not see nodes.
+    pub(crate) fn monitoring(&self) -> Result<(), Error> {
+        self.at_least(Level::Monitoring, "Not monitor user")
+    }
+
+    fn at_least(&self, level: Level, reason: &str) -> Result<(), Error> {
+        if self.level >= level { Ok(()) } else { Err(Error::not_authorised(reason)) }
+    }
+
+    /// Whether the user may see what is in a virtual host.
+    pub(crate) fn sees(&self, table: &Table, vhost: &str) -> bool {
+        self.level >= Level::Monitoring || table.permission(&self.name, vhost).is_some()
+    }
+
+    /// Refuses a virtual host that does not exist or is not to be seen.
+    pub(crate) fn vhost(&self, table: &Table, vhost: &str) -> Result<(), Error> {
+        if !table.vhost_exists(vhost) {
+            return Err(Error::not_found(format!("vhost '{vhost}' not found")));
+        }
+        if self.sees(table, vhost) { Ok(()) } else { Err(Error::not_authorised(format!("User not authorised to access virtual host '{vhost}'"))) }
+    }
+
+    /// The virtual hosts that the user may see, or the one that is asked for.
+    pub(crate) fn vhosts(&self, table: &Table, only: Option<&str>) -> Result<Vec<String>, Error> {
+        match only {
+            Some(vhost) => self.vhost(table, vhost).map(|()| vec![vhost.to_owned()]),
+            None => Ok(table.vhosts().filter(|vhost| self.sees(table, vhost)).map(str::to_owned).collect()),
+        }
+    }
+}
+
+/// Asks for a login and tells the handlers who it is.
+pub(crate) async fn authenticate(State(node): State<Arc<Node>>, mut request: Request, next: Next) -> Result<Response, Error> {
+    // Whoever cannot be told apart from a remote client is taken for one.
+    let peer = request.extensions().get::<ConnectInfo<SocketAddr>>().map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |ConnectInfo(peer)| peer.ip());
+    let access = login(&node, request.headers(), peer)?;
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        access.administrator()?;
+    }
+    request.extensions_mut().insert(access);
+    Ok(next.run(request).await)
+}
+
+fn login(node: &Node, headers: &HeaderMap, peer: IpAddr) -> Result<Access, Error> {
+    let (user, password) = credentials(headers).ok_or_else(|| Error::not_authorised("Login failed"))?;
+    if let Err(why) = node.authenticate(&user, &password, peer) {
+        tracing::info!(%peer, why, "a login to the HTTP API was refused");
+        return Err(Error::not_authorised("Login failed"));
+    }
+    let name = String::from_utf8_lossy(&user).into_owned();
+    let tags = node.metadata().table().read().user(&name).map_or_else(Vec::new, |user| user.tags.clone());
+    match level(&tags) {
+        Some(level) => Ok(Access { name, tags, level }),
+        None => Err(Error::not_authorised("Not management user")),
+    }
+}
+
+fn credentials(headers: &HeaderMap) -> Option<(Vec<u8>, Vec<u8>)> {
+    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, secret) = value.split_once(' ')?;
+    if !scheme.eq_ignore_ascii_case("basic") {
+        return None;
+    }
+    let decoded = base64::engine::general_purpose::STANDARD.decode(secret.trim()).ok()?;
+    let colon = decoded.iter().position(|byte| *byte == b':')?;
+    Some((decoded[..colon].to_vec(), decoded[colon + 1..].to_vec()))
+}
+
+fn level(tags: &[String]) -> Option<Level> {
+    let of_tag = |tag: &String| match tag.as_str() {
+        "administrator" => Some(Level::Administrator),
+        "monitoring" => Some(Level::Monitoring),
+        "management" | "policymaker" => Some(Level::Management),
+        _ => None,
+    };
+    tags.iter().filter_map(of_tag).max()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_highest_tag_counts() {
+        let of = |tags: &[&str]| level(&tags.iter().map(|tag| (*tag).to_owned()).collect::<Vec<_>>());
+        assert_eq!(of(&[]), None);
+        assert_eq!(of(&["Administrator", "x"]), None);
+        assert_eq!(of(&["policymaker"]), Some(Level::Management));
+        assert_eq!(of(&["management", "administrator", "monitoring"]), Some(Level::Administrator));
+    }
+
+    #[test]
+    fn credentials_are_read_as_sent() {
+        let read = |value: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::AUTHORIZATION, value.parse().unwrap());
+            credentials(&headers)
+        };
+        assert_eq!(read("Basic Z3Vlc3Q6Z3Vlc3Q="), Some((b"guest".to_vec(), b"guest".to_vec())));
+        assert_eq!(read("basic dTphOmI="), Some((b"u".to_vec(), b"a:b".to_vec())), "a password may hold colons");
+        for bad in ["Bearer Z3Vlc3Q6Z3Vlc3Q=", "Basic", "Basic ***", "Basic Z3Vlc3Q="] {
+            assert_eq!(read(bad), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! What Warren has beyond RabbitMQ: health, the table's digest, explanations, the ring and the metadata group.
+
+use crate::access::Access;
+use crate::error::Error;
+use crate::extract::Parameters;
+use crate::{Shared, arguments};
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use warren_model::NodeId;
+use warren_model::command::Destination;
+use warren_node::Node;
+use warren_protocol::{OwnedTable, Properties, Table, reply_name};
+use warren_routing::{BindingExplanation, Explanation, Publish, Step, Via};
+
+/// Whether this node serves: for load balancers and for those who wait for it. Needs no login.
+pub(crate) async fn health(State(node): Shared) -> Response {
+    if node.metadata().may_route() {
+        return Json(json!({"status": "ok"})).into_response();
+    }
+    let body = json!({"status": "unavailable", "reason": why_not(&node)});
+    (StatusCode::SERVICE_UNAVAILABLE, Json(body)).into_response()
+}
+
+fn why_not(node: &Node) -> &'static str {
+    let status = node.metadata().status();
+    if status.cluster.is_none() {
+        "this node has not founded or joined a cluster yet"
+    } else if status.leader.is_none() {
+        "no leader of the metadata group is known: a majority of the nodes cannot be reached"
+    } else if node.metadata().is_marked_down() {
+        "the cluster has marked this node down; it is coming back under a new incarnation"
+    } else {
+        "this node has no lease: it is catching up with the cluster, stopping, or cut off"
+    }
+}
+
+/// The table's digest with the index that it belongs to: equal indices must have equal digests.
+pub(crate) async fn digest(State(node): Shared) -> Json<Value> {
+    let table = node.metadata().table().read();
+    Json(json!({"node": node.name(), "applied_index": table.index(), "digest": hex(&table.digest()), "ring_epoch": table.epoch()}))
+}
+
+/// The ring's members and who owns which shard.
+pub(crate) async fn ring(State(node): Shared, Extension(access): Extension<Access>) -> Result<Json<Value>, Error> {
+    access.monitoring()?;
+    let table = node.metadata().table().read();
+    let ownership = node.ownership(&table);
+    let mut owned: BTreeMap<NodeId, u32> = BTreeMap::new();
+    for owner in ownership.of_shards().flatten() {
+        *owned.entry(owner).or_default() += 1;
+    }
+    let members = table.nodes().map(|member| {
+        json!({
+            "node": member.id.to_string(),
+            "name": member.name,
+            "address": member.address,
+            "up": member.up,
+            "incarnation": member.incarnation.0,
+            "shards_owned": owned.get(&member.id).copied().unwrap_or(0),
+        })
+    });
+    let owners = ownership.of_shards().map(|owner| owner.and_then(|id| table.node(id)).map(|owner| owner.name.as_str()));
+    Ok(Json(json!({
+        "epoch": ownership.epoch(),
+        "shards": ownership.shards(),
+        "members": members.collect::<Vec<_>>(),
+        "owners": owners.collect::<Vec<_>>(),
+    })))
+}
+
+/// The metadata group as this node sees it.
+pub(crate) async fn cluster(State(node): Shared, Extension(access): Extension<Access>) -> Result<Json<Value>, Error> {
+    access.monitoring()?;
+    let status = node.metadata().status();
+    let table = node.metadata().table().read();
+    let members = status.members.iter().map(|member| {
+        let known = table.node(member.node);
+        json!({
+            "name": member.name,
+            "node": member.node.to_string(),
+            "address": known.map(|known| &known.address),
+            "amqp": known.map(|known| &known.amqp),
+            "http": known.map(|known| &known.http),
+            "up": member.up,
+            "linked": member.linked,
+            "voter": member.voter,
+            "incarnation": known.map(|known| known.incarnation.0),
+            "last_seen_ms": member.last_seen.map(|ago| u64::try_from(ago.as_millis()).unwrap_or(u64::MAX)),
+        })
+    });
+    let leader = status.leader.and_then(|leader| status.members.iter().find(|member| member.node == leader));
+    Ok(Json(json!({
+        "cluster": status.cluster.map(|cluster| format!("{cluster:032x}")),
+        "node": status.name,
+        "leader": leader.map(|leader| &leader.name),
+        "term": status.term,
+        "applied_index": status.applied_index,
+        "committed_index": status.committed_index,
+        "lease_held": status.lease_held,
+        "members": members.collect::<Vec<_>>(),
+    })))
+}
+
+/// Where a message would go, and why.
+pub(crate) async fn explain(State(node): Shared, Extension(access): Extension<Access>, parameters: Parameters) -> Result<Json<Value>, Error> {
+    let text = |name| parameters.get(name).unwrap_or_default();
+    let (vhost, exchange, key) = (parameters.get("vhost").unwrap_or("/"), crate::exchange_name(text("exchange")), text("key"));
+    crate::check_name("routing key", key)?;
+    let mut headers = OwnedTable::new();
+    for header in parameters.all("header") {
+        let (name, value) = header.split_once('=').ok_or_else(|| Error::bad_request(format!("header '{header}' is not NAME=VALUE")))?;
+        crate::check_name("name of a header", name)?;
+        headers.put(name, arguments::from_text(value));
+    }
+    let headers = headers.to_bytes();
+    let mut properties = Vec::new();
+    if let Ok(headers) = Table::parse(&headers)
+        && !headers.is_empty()
+    {
+        Properties { headers: Some(headers), ..Properties::default() }.encode(&mut properties);
+    }
+    let keys = [key.as_bytes()];
+    let table = node.metadata().table().read();
+    access.vhost(&table, vhost)?;
+    let explanation = table.explain(&Publish { vhost, exchange: exchange.as_bytes(), routing_keys: &keys, properties: &properties });
+    let ownership = node.ownership(&table);
+    let queues = explanation.queues.iter().map(|(target, name)| {
+        let owner = ownership.of_place(target.place).and_then(|owner| table.node(owner));
+        json!({"name": name, "node": owner.map(|owner| &owner.name)})
+    });
+    let queues: Vec<Value> = queues.collect();
+    let applied_index = table.index();
+    drop(table);
+    Ok(Json(json!({
+        "node": node.name(),
+        "applied_index": applied_index,
+        "vhost": vhost,
+        "exchange": exchange,
+        "routing_key": key,
+        "headers": arguments::to_json(&headers),
+        "error": error(&explanation),
+        "queues": queues,
+        "steps": explanation.steps.iter().map(step).collect::<Vec<_>>(),
+    })))
+}
+
+fn error(explanation: &Explanation) -> Option<String> {
+    let refusal = explanation.error.as_ref()?.refusal();
+    Some(format!("{} - {}", reply_name(refusal.code), refusal.text))
+}
+
+fn step(step: &Step) -> Value {
+    let via = match &step.via {
+        Via::Publish => json!("publish"),
+        Via::Binding { from } => json!({"binding_from": from}),
+        Via::Alternate { of } => json!({"alternate_of": of}),
+    };
+    json!({
+        "exchange": step.exchange,
+        "type": step.kind,
+        "via": via,
+        "bindings": step.bindings.iter().map(binding).collect::<Vec<_>>(),
+        "alternate": step.alternate,
+        "alternate_outcome": step.alternate_outcome,
+    })
+}
+
+fn binding(binding: &BindingExplanation) -> Value {
+    let (kind, name) = match &binding.destination {
+        Destination::Queue(name) => ("queue", name),
+        Destination::Exchange(name) => ("exchange", name),
+    };
+    json!({
+        "matched": binding.matched,
+        "why": binding.why,
+        "destination_type": kind,
+        "destination": name,
+        "routing_key": String::from_utf8_lossy(&binding.key),
+        "arguments": arguments::to_json(&binding.arguments),
+    })
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}

@@ -1,0 +1,130 @@
+//! Users.
+
+use crate::access::Access;
+use crate::error::Error;
+use crate::extract::{Body, Names};
+use crate::{Shared, change, check_name};
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::{Extension, Json};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+use warren_model::Command;
+use warren_model::command::{PasswordHashing, User};
+
+const SHA256: &str = "rabbit_password_hashing_sha256";
+const SHA512: &str = "rabbit_password_hashing_sha512";
+const SALT_BYTES: usize = 4;
+
+fn described(user: &User) -> Value {
+    let hashing = match user.hashing {
+        PasswordHashing::SaltedSha256 => SHA256,
+        PasswordHashing::SaltedSha512 => SHA512,
+    };
+    json!({"name": user.name, "password_hash": STANDARD.encode(&user.password_hash), "hashing_algorithm": hashing, "tags": user.tags, "limits": {}})
+}
+
+fn no_user(name: &str) -> Error {
+    Error::not_found(format!("user '{name}' not found"))
+}
+
+/// Who has logged in.
+pub(crate) async fn whoami(Extension(access): Extension<Access>) -> Json<Value> {
+    Json(json!({"name": access.name, "tags": access.tags}))
+}
+
+pub(crate) async fn list(State(node): Shared, Extension(access): Extension<Access>) -> Result<Json<Value>, Error> {
+    access.administrator()?;
+    Ok(Json(node.metadata().table().read().users().map(described).collect()))
+}
+
+pub(crate) async fn get(State(node): Shared, Extension(access): Extension<Access>, Names(name): Names<String>) -> Result<Json<Value>, Error> {
+    access.administrator()?;
+    node.metadata().table().read().user(&name).map(|user| Json(described(user))).ok_or_else(|| no_user(&name))
+}
+
+/// Makes or replaces a user. Without a password or its hash, a known user keeps its own, and a new one cannot log in with one.
+pub(crate) async fn put(State(node): Shared, Names(name): Names<String>, body: Body) -> Result<StatusCode, Error> {
+    check_name("name of the user", &name)?;
+    let tags = tags(&body)?;
+    let known = node.metadata().table().read().user(&name).cloned();
+    let status = if known.is_some() { StatusCode::NO_CONTENT } else { StatusCode::CREATED };
+    let user = match (body.optional_text("password")?, body.optional_text("password_hash")?) {
+        (Some(_), Some(_)) => return Err(Error::bad_request("give password or password_hash, not both")),
+        (Some(password), None) => node.new_user(&name, password, tags),
+        (None, Some(hash)) => {
+            let (hashing, length) = hashing(body.optional_text("hashing_algorithm")?)?;
+            User { name, password_hash: password_hash(hash, length)?, hashing, tags }
+        }
+        (None, None) => match known {
+            Some(user) => User { tags, ..user },
+            None => node.new_user(&name, "", tags),
+        },
+    };
+    change(&node, Command::PutUser(user)).await?;
+    Ok(status)
+}
+
+pub(crate) async fn delete(State(node): Shared, Names(name): Names<String>) -> Result<StatusCode, Error> {
+    if node.metadata().table().read().user(&name).is_none() {
+        return Err(no_user(&name));
+    }
+    change(&node, Command::DeleteUser { name }).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Tags as a list or in one text, divided by commas.
+fn tags(body: &Body) -> Result<Vec<String>, Error> {
+    let bad = |other: &Value| Error::bad_request(format!("tags must be strings, not {other}"));
+    let texts: Vec<&str> = match body.0.get("tags") {
+        None | Some(Value::Null) => return Err(Error::bad_request("key_missing: tags")),
+        Some(Value::String(text)) => text.split(',').collect(),
+        Some(Value::Array(items)) => items.iter().map(|item| item.as_str().ok_or_else(|| bad(item))).collect::<Result<_, _>>()?,
+        Some(other) => return Err(bad(other)),
+    };
+    Ok(texts.into_iter().map(str::trim).filter(|tag| !tag.is_empty()).map(str::to_owned).collect())
+}
+
+/// The algorithm and the length of its hashes.
+fn hashing(name: Option<&str>) -> Result<(PasswordHashing, usize), Error> {
+    match name {
+        None | Some(SHA256) => Ok((PasswordHashing::SaltedSha256, 32)),
+        Some(SHA512) => Ok((PasswordHashing::SaltedSha512, 64)),
+        Some(other) => Err(Error::bad_request(format!("hashing_algorithm {other} is not known; use {SHA256} or {SHA512}"))),
+    }
+}
+
+/// A salted hash; empty for a user who cannot log in with a password.
+fn password_hash(encoded: &str, length: usize) -> Result<Vec<u8>, Error> {
+    let hash = STANDARD.decode(encoded).map_err(|error| Error::bad_request(format!("password_hash is not base64: {error}")))?;
+    if hash.is_empty() || hash.len() == SALT_BYTES + length {
+        return Ok(hash);
+    }
+    Err(Error::bad_request(format!("password_hash has {} bytes; {SALT_BYTES} of salt and {length} of hash are needed", hash.len())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tags_come_as_list_or_text() {
+        let read = |value: Value| tags(&Body(value.as_object().unwrap().clone()));
+        assert_eq!(read(json!({"tags": "administrator, x,"})).unwrap(), ["administrator", "x"]);
+        assert_eq!(read(json!({"tags": ["a", "b"]})).unwrap(), ["a", "b"]);
+        assert!(read(json!({"tags": ""})).unwrap().is_empty());
+        for bad in [json!({}), json!({"tags": 1}), json!({"tags": [1]})] {
+            assert!(read(bad.clone()).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn hashes_have_their_length() {
+        let of = |bytes: usize, length| password_hash(&STANDARD.encode(vec![7; bytes]), length);
+        assert_eq!(of(36, 32).unwrap().len(), 36);
+        assert!(of(0, 32).unwrap().is_empty());
+        assert!(of(36, 64).is_err() && of(35, 32).is_err() && password_hash("*", 32).is_err());
+        assert!(hashing(Some("rabbit_password_hashing_md5")).is_err());
+    }
+}
