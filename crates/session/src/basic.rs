@@ -1,6 +1,6 @@
 //! basic.* but publish: prefetch, consumers, gets, settlement.
 
-use crate::channel::Channel;
+use crate::channel::{Channel, GETTERS_KEPT};
 use crate::connection::Core;
 use crate::consumers::ConsumerEntry;
 use crate::requests::{Class, Waiting};
@@ -19,14 +19,15 @@ impl Channel {
             let was = self.shared.limit > 0;
             self.shared.limit = count;
             if was != (count > 0) {
+                self.shared.forget_leave();
                 for (&number, entry) in &mut core.consumers {
                     if entry.channel == self.number && entry.active && !entry.no_ack {
-                        entry.by_leave = count > 0;
+                        entry.set_by_leave(count > 0);
                         host.set_by_leave(number, count > 0);
                     }
                 }
             }
-            self.shared.serve(host);
+            core.serve(&mut self.shared, host);
         } else {
             self.prefetch = count;
         }
@@ -34,22 +35,25 @@ impl Channel {
     }
 
     pub(crate) fn consume(&mut self, core: &mut Core, m: &wire::BasicConsume<'_>, host: &mut impl Host) -> Result<Flow, Fault> {
-        let name = self.queue_name(m.queue)?;
-        let queue = host.find_queue(&name)?;
-        let tag = if m.consumer_tag.as_bytes().is_empty() { format!("amq.ctag-{}", host.unique()).into_bytes() } else { m.consumer_tag.as_bytes().to_vec() };
-        if self.tags.contains_key(&tag) {
-            return Err(Fault::Connection(NOT_ALLOWED, format!("NOT_ALLOWED - attempt to reuse consumer tag '{}'", String::from_utf8_lossy(&tag))));
-        }
+        let tag = match m.consumer_tag.as_str()? {
+            "" => format!("amq.ctag-{}", host.unique()),
+            tag if self.tags.contains_key(tag.as_bytes()) => {
+                return Err(Fault::Connection(NOT_ALLOWED, format!("NOT_ALLOWED - attempt to reuse consumer tag '{tag}'")));
+            }
+            tag => tag.to_owned(),
+        };
+        let tag = tag.into_bytes();
+        let queue = host.find_queue(&self.queue_name(m.queue)?)?;
         let by_leave = self.shared.limit > 0 && !m.no_ack;
         let subscription = Subscription { no_ack: m.no_ack, exclusive: m.exclusive, prefetch: if m.no_ack { 0 } else { self.prefetch }, by_leave };
-        let consumer = core.add_consumer(ConsumerEntry::new(self.number, tag.clone(), m.no_ack, by_leave));
+        let consumer = core.add_consumer(ConsumerEntry::new(self.number, tag.clone(), m.no_ack, by_leave))?;
         self.tags.insert(tag.clone(), consumer);
         let request = Request::Consume { consumer, queue, subscription, tag };
         self.ask(core, Class::Alone, (60, 20), m.no_wait, Waiting::Consumer(consumer), request, host)
     }
 
     pub(crate) fn cancel(&mut self, core: &mut Core, m: &wire::BasicCancel<'_>, host: &mut impl Host) -> Result<Flow, Fault> {
-        let tag = m.consumer_tag.as_bytes();
+        let tag = m.consumer_tag.as_str()?.as_bytes();
         let Some(consumer) = self.tags.remove(tag) else {
             // RabbitMQ answers cancelling what is not there, too.
             return self.answer(core, m.no_wait, Method::BasicCancelOk(wire::BasicCancelOk { consumer_tag: m.consumer_tag }));
@@ -62,12 +66,29 @@ impl Channel {
         let consumer = match self.getters.get(&queue.id.0) {
             Some(&consumer) => consumer,
             None => {
-                let consumer = core.add_consumer(ConsumerEntry::getter(self.number));
+                self.let_idle_getters_go(core, host);
+                let consumer = core.add_consumer(ConsumerEntry::getter(self.number))?;
                 self.getters.insert(queue.id.0, consumer);
                 consumer
             }
         };
         self.ask(core, Class::Alone, (60, 70), false, Waiting::Got(consumer, m.no_ack), Request::Get { consumer, queue, no_ack: m.no_ack }, host)
+    }
+
+    /// Bounds what a client that gets from ever new queues makes the session and its host remember. No get is under way.
+    fn let_idle_getters_go(&mut self, core: &mut Core, host: &mut impl Host) {
+        if self.getters.len() < self.getters_max {
+            return;
+        }
+        self.getters.retain(|_, &mut getter| {
+            let holds = core.consumers.get(&getter).is_some_and(ConsumerEntry::holds_messages);
+            if !holds {
+                core.consumers.remove(&getter);
+                host.release(getter);
+            }
+            holds
+        });
+        self.getters_max = GETTERS_KEPT.max(2 * self.getters.len());
     }
 
     /// ack, nack, reject. An error settles nothing.
@@ -87,7 +108,7 @@ impl Channel {
             core.settled(unacked.consumer, &mut self.shared);
             host.settle(unacked.consumer, unacked.position, settlement);
         }
-        self.shared.serve(host);
+        core.serve(&mut self.shared, host);
         Ok(Flow::Done)
     }
 

@@ -14,10 +14,14 @@ use crate::consumers::SharedLimit;
 use crate::publish::Content;
 use crate::requests::Pending;
 use crate::unacked::UnackedTags;
+use bytes::BytesMut;
 use crate::{Fault, Flow, Host};
 use std::collections::{BTreeMap, VecDeque};
 use warren_model::Settlement;
 use warren_protocol::{CHANNEL_ERROR, ChannelClose, ChannelFlowOk, FrameKind, Method, NOT_IMPLEMENTED, RawFrame, ShortStr, UNEXPECTED_FRAME, method_id};
+
+/// So many queues that a channel gets from are remembered in any case.
+pub(crate) const GETTERS_KEPT: usize = 64;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
@@ -40,13 +44,15 @@ pub(crate) struct Channel {
     pub(crate) tags: BTreeMap<Vec<u8>, u32>,
     /// Queue id to the number under which this channel's gets from it are held.
     pub(crate) getters: BTreeMap<u64, u32>,
+    /// With so many getters, the idle ones are let go.
+    pub(crate) getters_max: usize,
     /// Prefetch of consumers to come (basic.qos without global).
     pub(crate) prefetch: u32,
     pub(crate) shared: SharedLimit,
     /// Requests without an answer, or whose answer waits for an earlier one's.
     pub(crate) pending: VecDeque<Pending>,
-    /// Whole frames that wait until `pending` is empty.
-    pub(crate) backlog: Vec<u8>,
+    /// Whole frames that wait until `pending` is empty; the connection counts their bytes.
+    pub(crate) backlog: BytesMut,
     /// What an empty queue name stands for.
     pub(crate) last_queue: Option<String>,
 }
@@ -63,10 +69,11 @@ impl Channel {
             last_tag: 0,
             tags: BTreeMap::new(),
             getters: BTreeMap::new(),
+            getters_max: GETTERS_KEPT,
             prefetch: 0,
             shared: SharedLimit::default(),
             pending: VecDeque::new(),
-            backlog: Vec::new(),
+            backlog: BytesMut::new(),
             last_queue: None,
         }
     }
@@ -75,8 +82,8 @@ impl Channel {
     pub(crate) fn frame(&mut self, core: &mut Core, frame: &RawFrame<'_>, host: &mut impl Host) -> Result<Flow, Fault> {
         match frame.kind {
             FrameKind::Method => {
-                if self.content.is_some() {
-                    return Err(unexpected("expected content header for class 60, got non content header frame instead"));
+                if let Some(content) = &self.content {
+                    return Err(unexpected(content.expects_but_got_method()));
                 }
                 self.method(core, Method::decode(frame.payload)?, host)
             }
@@ -87,7 +94,7 @@ impl Channel {
     }
 
     fn method(&mut self, core: &mut Core, method: Method<'_>, host: &mut impl Host) -> Result<Flow, Fault> {
-        if !self.pending.is_empty() && !self.may_overtake(&method) {
+        if !self.pending.is_empty() && !self.may_overtake(core, &method) {
             return Ok(Flow::Stall);
         }
         match method {
@@ -111,7 +118,7 @@ impl Channel {
             Method::QueuePurge(m) => self.queue_purge(core, &m, host),
             Method::QueueDelete(m) => self.queue_delete(core, &m, host),
             Method::ConfirmSelect(m) => {
-                self.confirms.get_or_insert_with(Confirms::new);
+                self.confirms.get_or_insert_with(|| Confirms::new(core.last_sequence));
                 self.answer(core, m.no_wait, Method::ConfirmSelectOk)
             }
             Method::ChannelFlow(m) if m.active => self.answer(core, false, Method::ChannelFlowOk(ChannelFlowOk { active: true })),
@@ -120,6 +127,7 @@ impl Channel {
             Method::AccessRequest(_) => self.answer(core, false, Method::AccessRequestOk(warren_protocol::AccessRequestOk { ticket: 1 })),
             Method::ChannelOpen => Err(Fault::Connection(CHANNEL_ERROR, "CHANNEL_ERROR - second 'channel.open' seen".into())),
             Method::ChannelClose(_) => {
+                self.flush_confirms(core);
                 self.release_all(core, host);
                 Method::ChannelCloseOk.write(self.number, &mut core.out);
                 core.channel_closed = true;
@@ -179,9 +187,21 @@ impl Channel {
         Ok(Flow::Done)
     }
 
+    /// Confirms that are due go before the channel does: what they cover was taken.
+    fn flush_confirms(&mut self, core: &mut Core) {
+        if let Some(confirms) = &mut self.confirms {
+            confirms.flush(self.number, &mut core.out);
+        }
+    }
+
     /// Everything that the channel holds goes back to the queues, and its consumers go.
-    pub(crate) fn release_all(&mut self, core: &mut Core, host: &mut impl Host) {
+    fn release_all(&mut self, core: &mut Core, host: &mut impl Host) {
         let number = self.number;
+        core.under_way -= self.pending.len();
+        self.pending.clear();
+        if let Some(confirms) = self.confirms.take() {
+            core.last_sequence = core.last_sequence.max(confirms.next() - 1);
+        }
         core.consumers.retain(|&consumer, entry| {
             let ours = entry.channel == number;
             if ours {
@@ -193,10 +213,7 @@ impl Channel {
 
     /// The server closes the channel.
     pub(crate) fn fail(&mut self, core: &mut Core, code: u16, text: &str, method: (u16, u16), host: &mut impl Host) {
-        // Confirms that are due go first: what they cover was taken.
-        if let Some(confirms) = &mut self.confirms {
-            confirms.flush(self.number, &mut core.out);
-        }
+        self.flush_confirms(core);
         self.release_all(core, host);
         *self = Self { state: State::Closing, backlog: std::mem::take(&mut self.backlog), ..Self::new(self.number) };
         let close = ChannelClose { reply_code: code, reply_text: ShortStr::truncated(text), class_id: method.0, method_id: method.1 };

@@ -1,8 +1,11 @@
 //! Publisher confirms of one channel: which publishes are still open, and which acks to send.
 //!
 //! Flow: each publish is pushed with the number of outcomes to wait for; outcomes settle it; [`Confirms::flush`] writes as few acks as tell it all:
-//! one `multiple` ack for the settled front, single ones for what was settled ahead of it, a nack for each that failed.
-//! Invariant: `base` is the first publish that is not yet reported; a reported one ahead of the front stays in `open` until the front reaches it.
+//! one `multiple` ack for each run of the settled front, single ones for what was settled ahead of it, a nack for each that failed.
+//! Invariants: `base` is the first publish that is not yet reported; a reported one ahead of the front stays in `open` until the front reaches it.
+//! A `multiple` ack never runs over a nack: clients that put answers into order before they pass them on would take the nacked one for acked.
+//! Numbers ("sequences") go on where the session's earlier channels stopped, so that a late outcome of a closed channel is never taken for one of
+//! the channel that has its number now; clients see them counted from 1.
 
 use std::collections::VecDeque;
 use warren_protocol::{BasicAck, BasicNack, Method};
@@ -13,20 +16,24 @@ enum State {
     Open(u32, bool),
     /// Settled, not reported yet.
     Settled(bool),
-    Reported,
+    /// Reported ahead of the front.
+    Reported(bool),
 }
 
 #[derive(Debug)]
 pub(crate) struct Confirms {
+    /// The last sequence before this channel's first.
+    floor: u64,
     base: u64,
     open: VecDeque<State>,
-    /// Settled since the last flush, in order of settlement, other than through the front.
+    /// Settled since the last flush, in order of settlement.
     fresh: Vec<u64>,
 }
 
 impl Confirms {
-    pub(crate) fn new() -> Self {
-        Self { base: 1, open: VecDeque::new(), fresh: Vec::new() }
+    /// Numbers begin after `floor`.
+    pub(crate) fn new(floor: u64) -> Self {
+        Self { floor, base: floor + 1, open: VecDeque::new(), fresh: Vec::new() }
     }
 
     /// The number of the next publish.
@@ -73,33 +80,29 @@ impl Confirms {
             return;
         }
         let fresh = std::mem::take(&mut self.fresh);
-        // Failures first, so that no `multiple` ack covers them.
-        for &sequence in &fresh {
-            if let Some(state) = self.state(sequence)
-                && *state == State::Settled(false)
-            {
-                *state = State::Reported;
-                Method::BasicNack(BasicNack { delivery_tag: sequence, multiple: false, requeue: false }).write(channel, out);
-            }
-        }
-        let (mut count, mut last_ok) = (0, None);
-        while let Some(state @ (State::Settled(true) | State::Reported)) = self.open.front().copied() {
-            if state == State::Settled(true) {
-                last_ok = Some(self.base);
-                count += 1;
+        let (floor, mut run) = (self.floor, Run { last: 0, count: 0 });
+        while let Some(state) = self.open.front().copied() {
+            match state {
+                State::Open(..) => break,
+                State::Settled(true) => run = Run { last: self.base - floor, count: run.count + 1 },
+                State::Reported(true) => {}
+                State::Settled(false) | State::Reported(false) => {
+                    run.ack(channel, out);
+                    if state == State::Settled(false) {
+                        answer(false, self.base - floor, false, channel, out);
+                    }
+                }
             }
             self.open.pop_front();
             self.base += 1;
         }
-        if let Some(delivery_tag) = last_ok {
-            Method::BasicAck(BasicAck { delivery_tag, multiple: count > 1 }).write(channel, out);
-        }
+        run.ack(channel, out);
         for sequence in fresh {
             if let Some(state) = self.state(sequence)
-                && *state == State::Settled(true)
+                && let State::Settled(ok) = *state
             {
-                *state = State::Reported;
-                Method::BasicAck(BasicAck { delivery_tag: sequence, multiple: false }).write(channel, out);
+                *state = State::Reported(ok);
+                answer(ok, sequence - floor, false, channel, out);
             }
         }
     }
@@ -109,11 +112,35 @@ impl Confirms {
     }
 }
 
+/// Publishes at the front that one ack tells of.
+struct Run {
+    last: u64,
+    count: u64,
+}
+
+impl Run {
+    fn ack(&mut self, channel: u16, out: &mut Vec<u8>) {
+        if self.count > 0 {
+            answer(true, self.last, self.count > 1, channel, out);
+            self.count = 0;
+        }
+    }
+}
+
+fn answer(ok: bool, delivery_tag: u64, multiple: bool, channel: u16, out: &mut Vec<u8>) {
+    if ok {
+        Method::BasicAck(BasicAck { delivery_tag, multiple }).write(channel, out);
+    } else {
+        Method::BasicNack(BasicNack { delivery_tag, multiple, requeue: false }).write(channel, out);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use warren_protocol::{FrameKind, parse_frame};
 
+    #[expect(clippy::wildcard_enum_match_arm, reason = "a test")]
     fn flushed(confirms: &mut Confirms) -> Vec<(bool, u64, bool)> {
         let mut out = Vec::new();
         confirms.flush(1, &mut out);
@@ -132,7 +159,7 @@ mod tests {
 
     #[test]
     fn the_settled_front_is_one_ack_and_what_is_ahead_is_acked_singly() {
-        let mut c = Confirms::new();
+        let mut c = Confirms::new(0);
         for outcomes in [1, 2, 1, 1, 0] {
             c.push(outcomes);
         }
@@ -148,17 +175,34 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_nacked_before_any_ack_could_cover_it() {
-        let mut c = Confirms::new();
-        for _ in 0..3 {
+    fn no_multiple_ack_runs_over_a_nack() {
+        let mut c = Confirms::new(0);
+        for _ in 0..8 {
             c.push(1);
         }
         c.push_failed();
-        c.settle(1, true);
-        c.settle(2, false);
-        c.settle(3, true);
-        assert_eq!(flushed(&mut c), [(false, 4, false), (false, 2, false), (true, 3, true)]);
-        c.settle(2, true);
+        for ok in [1, 2, 4, 5] {
+            c.settle(ok, true);
+        }
+        c.settle(3, false);
+        c.settle(7, false);
+        assert_eq!(flushed(&mut c), [(true, 2, true), (false, 3, false), (true, 5, true), (false, 9, false), (false, 7, false)]);
+        c.settle(7, true);
         assert_eq!(flushed(&mut c), [], "an outcome too many changes nothing");
+        c.settle(8, true);
+        c.settle(6, true);
+        assert_eq!(flushed(&mut c), [(true, 6, false), (true, 8, false)], "the ack of 8 stops short of the nacked 7");
+    }
+
+    #[test]
+    fn outcomes_of_an_earlier_channel_are_nobodys() {
+        let mut c = Confirms::new(40);
+        assert_eq!(c.next(), 41);
+        c.push(1);
+        c.settle(1, true);
+        c.settle(40, false);
+        assert_eq!(flushed(&mut c), []);
+        c.settle(41, true);
+        assert_eq!(flushed(&mut c), [(true, 1, false)]);
     }
 }

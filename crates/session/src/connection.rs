@@ -10,17 +10,18 @@ use crate::channel::{Channel, State};
 use crate::consumers::ConsumerEntry;
 use crate::publish::whole_publish;
 use crate::{Fault, Flow, Host, Reply};
+use bytes::Buf;
 use std::collections::BTreeMap;
-use warren_model::{Refusal, SessionId};
+use warren_model::SessionId;
 use warren_protocol as wire;
 use warren_protocol::{
-    CHANNEL_ERROR, COMMAND_INVALID, CONNECTION_FORCED, FRAME_MIN_SIZE, FRAME_OVERHEAD, FrameKind, Method, NOT_ALLOWED, OwnedTable, OwnedValue, PROTOCOL_HEADER, RawFrame, ShortStr, Table,
+    CHANNEL_ERROR, COMMAND_INVALID, CONNECTION_FORCED, FRAME_ERROR, FrameKind, Method, NOT_ALLOWED, RawFrame, ShortStr,
     UNEXPECTED_FRAME, method_id, parse_frame, write_heartbeat,
 };
 
 /// Before tuning, a frame may be this long: client properties are small.
 const HANDSHAKE_FRAME_MAX: u32 = 64 * 1024;
-/// When a channel has so many bytes of frames waiting for a reply, the connection is not read from.
+/// When channels have so many bytes of frames waiting for replies, the connection is not read from.
 const BACKLOG_MAX: usize = 1024 * 1024;
 
 /// What the server says of itself in connection.start.
@@ -91,6 +92,12 @@ pub(crate) struct Core {
     pub(crate) dirty: Vec<u16>,
     /// Set by a channel that has just been closed.
     pub(crate) channel_closed: bool,
+    /// The highest number that a publish of a closed channel had.
+    pub(crate) last_sequence: u64,
+    /// Requests without an answer, or whose answer waits for an earlier one's, over all channels.
+    pub(crate) under_way: usize,
+    /// Bytes of channels' frames that wait.
+    backlog: usize,
     last_request: u64,
 }
 
@@ -107,21 +114,21 @@ pub struct Session {
     pub(crate) core: Core,
     /// By channel number.
     pub(crate) channels: Vec<Option<Box<Channel>>>,
-    phase: Phase,
-    identity: Identity,
-    limits: Limits,
-    channel_max: u16,
-    heartbeat_s: u16,
-    authentication_failure_close: bool,
-    connection_blocked: bool,
+    pub(crate) phase: Phase,
+    pub(crate) identity: Identity,
+    pub(crate) limits: Limits,
+    pub(crate) channel_max: u16,
+    pub(crate) heartbeat_s: u16,
+    pub(crate) authentication_failure_close: bool,
+    pub(crate) connection_blocked: bool,
     blocked: bool,
-    client: String,
+    pub(crate) client: String,
     /// A login was refused, for the log.
-    refused_login: Option<String>,
+    pub(crate) refused_login: Option<String>,
 }
 
 /// What [`Session::step`] did.
-enum Step {
+pub(crate) enum Step {
     Consumed(usize),
     /// Nothing: more bytes are needed, or the host must be able to take publishes again.
     Wait,
@@ -142,6 +149,9 @@ impl Session {
             consumer_cancel_notify: false,
             dirty: Vec::new(),
             channel_closed: false,
+            last_sequence: 0,
+            under_way: 0,
+            backlog: 0,
             last_request: 0,
         };
         Self {
@@ -221,7 +231,7 @@ impl Session {
             Phase::Header => return self.protocol_header(buf),
             Phase::StartOk | Phase::TuneOk | Phase::Open | Phase::Closing => return self.frame(buf, host),
         }
-        if let Some((number, whole, len)) = whole_publish(buf, self.core.frame_max, self.core.message_max)
+        if let Some((number, whole, len)) = whole_publish(buf, self.frame_limit(), self.core.message_max)
             && let Some(channel) = self.channels.get_mut(usize::from(number)).and_then(Option::as_deref_mut)
             && channel.takes_publishes()
         {
@@ -248,9 +258,11 @@ impl Session {
                 return Step::Consumed(buf.len());
             }
         };
-        let len = frame.payload.len() + FRAME_OVERHEAD;
+        let len = frame.wire_len();
         if frame.kind == FrameKind::Heartbeat {
-            if frame.channel != 0 && self.phase == Phase::Running {
+            if !frame.payload.is_empty() {
+                self.close(FRAME_ERROR, "FRAME_ERROR - heartbeat frame with a payload", (0, 0), host);
+            } else if frame.channel != 0 {
                 self.close(UNEXPECTED_FRAME, "UNEXPECTED_FRAME - heartbeat frame on a channel other than 0", (0, 0), host);
             }
             return Step::Consumed(len);
@@ -283,59 +295,46 @@ impl Session {
         }
     }
 
-    fn protocol_header(&mut self, buf: &[u8]) -> Step {
-        let compared = buf.len().min(PROTOCOL_HEADER.len());
-        if buf[..compared] != PROTOCOL_HEADER[..compared] {
-            self.core.out.extend_from_slice(&PROTOCOL_HEADER);
-            self.phase = Phase::Closed;
-            return Step::Consumed(buf.len());
+    /// A frame on a channel's number. `raw` is the whole frame.
+    fn channel_frame(&mut self, frame: &RawFrame<'_>, raw: &[u8], host: &mut impl Host) -> Flow {
+        let waits = self.channels.get(usize::from(frame.channel)).and_then(Option::as_deref).is_some_and(|c| !c.backlog.is_empty());
+        if !waits {
+            match self.dispatch(frame, host) {
+                flow @ (Flow::Done | Flow::Hold) => return flow,
+                Flow::Stall => {}
+            }
         }
-        if compared < PROTOCOL_HEADER.len() {
-            return Step::Wait;
+        if self.core.backlog + raw.len() > BACKLOG_MAX {
+            return Flow::Stall;
         }
-        let properties = server_properties(&self.identity).to_bytes();
-        let start = wire::ConnectionStart {
-            version_major: 0,
-            version_minor: 9,
-            server_properties: Table::parse(&properties).unwrap_or(Table::EMPTY),
-            mechanisms: b"PLAIN AMQPLAIN",
-            locales: b"en_US",
-        };
-        Method::ConnectionStart(start).write(0, &mut self.core.out);
-        self.phase = Phase::StartOk;
-        Step::Consumed(PROTOCOL_HEADER.len())
+        if let Some(channel) = self.channels.get_mut(usize::from(frame.channel)).and_then(Option::as_deref_mut) {
+            channel.backlog.extend_from_slice(raw);
+            self.core.backlog += raw.len();
+        }
+        Flow::Done
     }
 
-    /// A frame of an open channel, or one for a channel that is not open. `raw` is the whole frame.
-    fn channel_frame(&mut self, frame: &RawFrame<'_>, raw: &[u8], host: &mut impl Host) -> Flow {
+    /// Hands a frame to its channel, or opens that.
+    fn dispatch(&mut self, frame: &RawFrame<'_>, host: &mut impl Host) -> Flow {
         let number = frame.channel;
         let Some(channel) = self.channels.get_mut(usize::from(number)).and_then(Option::as_deref_mut) else {
             self.open_channel(frame, host);
             return Flow::Done;
         };
-        if channel.state == State::Closing {
-            channel.frame_while_closing(&mut self.core, frame);
-            self.remove_closed(number);
-            return Flow::Done;
-        }
-        if channel.backlog.is_empty() {
-            match channel.frame(&mut self.core, frame, host) {
-                Ok(Flow::Stall) => {}
-                Ok(flow) => {
-                    self.remove_closed(number);
-                    return flow;
-                }
-                Err(fault) => {
-                    self.fault(number, fault, method_of(frame), host);
-                    return Flow::Done;
-                }
+        let result = match channel.state {
+            State::Closing => {
+                channel.frame_while_closing(&mut self.core, frame);
+                Ok(Flow::Done)
             }
+            State::Open => channel.frame(&mut self.core, frame, host),
+        };
+        if std::mem::take(&mut self.core.channel_closed) {
+            self.channels[usize::from(number)] = None;
         }
-        if channel.backlog.len() + raw.len() > BACKLOG_MAX {
-            return Flow::Stall;
-        }
-        channel.backlog.extend_from_slice(raw);
-        Flow::Done
+        result.unwrap_or_else(|fault| {
+            self.fault(number, fault, method_of(frame), host);
+            Flow::Done
+        })
     }
 
     fn open_channel(&mut self, frame: &RawFrame<'_>, host: &mut impl Host) {
@@ -359,12 +358,6 @@ impl Session {
         }
         self.channels[index] = Some(Box::new(Channel::new(number)));
         Method::ChannelOpenOk.write(number, &mut self.core.out);
-    }
-
-    fn remove_closed(&mut self, number: u16) {
-        if std::mem::take(&mut self.core.channel_closed) {
-            self.channels[usize::from(number)] = None;
-        }
     }
 
     /// The answer to a request of a channel.
@@ -392,34 +385,23 @@ impl Session {
         if channel.backlog.is_empty() {
             return;
         }
-        let backlog = std::mem::take(&mut channel.backlog);
+        let mut backlog = std::mem::take(&mut channel.backlog);
         let limit = self.frame_limit();
-        let mut done = 0;
-        while let Ok(Some(frame)) = parse_frame(&backlog[done..], limit) {
-            if self.phase != Phase::Running {
-                return;
-            }
-            let len = frame.payload.len() + FRAME_OVERHEAD;
-            let Some(channel) = self.channels.get_mut(index).and_then(Option::as_deref_mut) else {
-                self.open_channel(&frame, host);
-                done += len;
-                continue;
-            };
-            let result = if channel.state == State::Closing {
-                channel.frame_while_closing(&mut self.core, &frame);
-                Ok(Flow::Done)
-            } else {
-                channel.frame(&mut self.core, &frame, host)
-            };
-            match result {
-                Ok(Flow::Done) => self.remove_closed(number),
-                Ok(Flow::Stall | Flow::Hold) => {
-                    channel.backlog = backlog[done..].to_vec();
-                    return;
+        while self.phase == Phase::Running
+            && let Ok(Some(frame)) = parse_frame(&backlog, limit)
+        {
+            let len = frame.wire_len();
+            match self.dispatch(&frame, host) {
+                Flow::Done => {
+                    backlog.advance(len);
+                    self.core.backlog = self.core.backlog.saturating_sub(len);
                 }
-                Err(fault) => self.fault(number, fault, method_of(&frame), host),
+                Flow::Stall | Flow::Hold => break,
             }
-            done += len;
+        }
+        // A channel that is gone has taken all of it, or the connection is over.
+        if let Some(channel) = self.channels.get_mut(index).and_then(Option::as_deref_mut) {
+            channel.backlog = backlog;
         }
     }
 
@@ -467,11 +449,16 @@ impl Session {
         if matches!(self.phase, Phase::Closing | Phase::Closed) {
             return;
         }
+        if self.phase == Phase::Header {
+            // Nobody there who is known to understand a close.
+            self.phase = Phase::Closed;
+            return;
+        }
         self.flush_confirms();
         self.release_channels(host);
         let close = wire::ConnectionClose { reply_code: code, reply_text: ShortStr::truncated(text), class_id: method.0, method_id: method.1 };
         Method::ConnectionClose(close).write(0, &mut self.core.out);
-        self.phase = if self.phase == Phase::Header { Phase::Closed } else { Phase::Closing };
+        self.phase = Phase::Closing;
     }
 
     /// An operator or the node itself ends the connection (320).
@@ -485,6 +472,7 @@ impl Session {
         }
         self.channels.clear();
         self.core.dirty.clear();
+        (self.core.under_way, self.core.backlog) = (0, 0);
     }
 
     /// Adds a heartbeat to what is to be sent.
@@ -521,7 +509,7 @@ impl Session {
     /// A frame on channel 0, or any during the handshake.
     fn connection_frame(&mut self, frame: &RawFrame<'_>, host: &mut impl Host) -> Result<(), Fault> {
         if frame.channel != 0 {
-            return Err(Fault::Connection(CHANNEL_ERROR, "CHANNEL_ERROR - the connection is not open yet".into()));
+            return Err(crate::channel::unexpected("the connection is not open yet"));
         }
         if frame.kind != FrameKind::Method {
             return Err(crate::channel::unexpected("expected method frame on channel 0, got non method frame instead"));
@@ -537,10 +525,6 @@ impl Session {
                 self.phase = Phase::Closed;
                 Ok(())
             }
-            (_, Method::ConnectionCloseOk) => {
-                self.phase = Phase::Closed;
-                Ok(())
-            }
             (Phase::Running, Method::ConnectionUpdateSecret(_)) => {
                 // Passwords do not expire, so there is nothing to renew.
                 Method::ConnectionUpdateSecretOk.write(0, &mut self.core.out);
@@ -553,84 +537,6 @@ impl Session {
             }
         }
     }
-
-    fn start_ok(&mut self, m: &wire::ConnectionStartOk<'_>, host: &mut impl Host) -> Result<(), Fault> {
-        if let Some(wire::Value::Table(capabilities)) = m.client_properties.get("capabilities") {
-            let has = |name: &str| matches!(capabilities.get(name), Some(wire::Value::Bool(true)));
-            self.authentication_failure_close = has("authentication_failure_close");
-            self.connection_blocked = has("connection.blocked");
-            self.core.consumer_cancel_notify = has("consumer_cancel_notify");
-        }
-        for key in ["connection_name", "product"] {
-            if let Some(wire::Value::LongStr(name)) = m.client_properties.get(key) {
-                self.client = String::from_utf8_lossy(&name[..name.len().min(256)]).into_owned();
-                break;
-            }
-        }
-        let mechanism = m.mechanism.as_bytes();
-        let credentials = match mechanism {
-            b"PLAIN" => wire::parse_plain(m.response),
-            b"AMQPLAIN" => wire::parse_amqplain(m.response),
-            _ => {
-                let text = format!("COMMAND_INVALID - unknown authentication mechanism '{}'", m.mechanism);
-                return Err(Fault::Connection(COMMAND_INVALID, text));
-            }
-        };
-        let verdict = match credentials {
-            Some((user, password)) => host.authenticate(user, password).map(|()| String::from_utf8_lossy(user).into_owned()),
-            None => Err(format!("malformed response for mechanism {}", m.mechanism)),
-        };
-        match verdict {
-            Ok(user) => {
-                self.core.user = user;
-                let tune = wire::ConnectionTune { channel_max: self.limits.channel_max, frame_max: self.limits.frame_max, heartbeat: self.limits.heartbeat_s };
-                Method::ConnectionTune(tune).write(0, &mut self.core.out);
-                self.phase = Phase::TuneOk;
-            }
-            Err(why) => {
-                self.refused_login = Some(why);
-                if self.authentication_failure_close {
-                    let text = format!("ACCESS_REFUSED - Login was refused using authentication mechanism {}. For details see the broker logfile.", m.mechanism);
-                    self.close(wire::ACCESS_REFUSED, &text, (0, 0), host);
-                } else {
-                    self.phase = Phase::Closed;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn tune_ok(&mut self, m: &wire::ConnectionTuneOk) -> Result<(), Fault> {
-        check_tuned("channel_max", u32::from(m.channel_max), 0, u32::from(self.limits.channel_max))?;
-        check_tuned("frame_max", m.frame_max, FRAME_MIN_SIZE as u32, self.limits.frame_max)?;
-        self.channel_max = m.channel_max;
-        self.core.frame_max = m.frame_max;
-        self.heartbeat_s = m.heartbeat;
-        self.phase = Phase::Open;
-        Ok(())
-    }
-
-    fn connection_open(&mut self, m: &wire::ConnectionOpen<'_>, host: &mut impl Host) -> Result<(), Fault> {
-        let vhost = m.virtual_host.as_str()?;
-        host.open_vhost(&self.core.user, vhost).map_err(|r| Refusal::new(NOT_ALLOWED, r.text))?;
-        self.core.vhost = vhost.to_owned();
-        Method::ConnectionOpenOk.write(0, &mut self.core.out);
-        self.phase = Phase::Running;
-        Ok(())
-    }
-}
-
-/// Checks one tuned value against what was offered: 0 means no limit on both sides.
-fn check_tuned(name: &str, value: u32, least: u32, offered: u32) -> Result<(), Fault> {
-    let text = if value != 0 && value < least {
-        format!("negotiated {name} = {value} is lower than the minimum allowed value ({least})")
-    } else if offered != 0 && (value == 0 || value > offered) {
-        let value = if value == 0 { "no limit (0)".to_owned() } else { value.to_string() };
-        format!("negotiated {name} = {value} is higher than the maximum allowed value ({offered})")
-    } else {
-        return Ok(());
-    };
-    Err(Refusal::new(NOT_ALLOWED, text).into())
 }
 
 fn method_of(frame: &RawFrame<'_>) -> (u16, u16) {
@@ -639,35 +545,4 @@ fn method_of(frame: &RawFrame<'_>) -> (u16, u16) {
         // A fault in content is basic.publish's.
         FrameKind::Header | FrameKind::Body | FrameKind::Heartbeat => (60, 40),
     }
-}
-
-fn server_properties(identity: &Identity) -> OwnedTable {
-    let mut capabilities = OwnedTable::default();
-    for name in [
-        "publisher_confirms",
-        "exchange_exchange_bindings",
-        "basic.nack",
-        "consumer_cancel_notify",
-        "connection.blocked",
-        "authentication_failure_close",
-        "per_consumer_qos",
-    ] {
-        capabilities.put(name, OwnedValue::Bool(true));
-    }
-    let mut properties = OwnedTable::default();
-    properties.put("capabilities", OwnedValue::Table(capabilities));
-    for (key, value) in [
-        ("cluster_name", identity.cluster_name.as_str()),
-        ("copyright", "The Warren authors"),
-        ("information", "Warren, a clustered broker for RabbitMQ clients"),
-        ("node", &identity.node_name),
-        ("platform", "Warren"),
-        // Clients choose their ways by these two; Warren's ways are RabbitMQ's.
-        ("product", "RabbitMQ"),
-        ("version", &identity.compatible_version),
-        ("warren_version", &identity.version),
-    ] {
-        properties.put(key, OwnedValue::LongStr(value.as_bytes().to_vec()));
-    }
-    properties
 }

@@ -3,11 +3,12 @@
 use crate::basic::short;
 use crate::channel::{Channel, State};
 use crate::connection::{Core, Session};
-use crate::{Host, Reply, host::Got};
+use crate::requests::Waiting;
+use crate::{Fault, Host, Reply, host::Got};
 use std::collections::VecDeque;
 use warren_model::Credit;
 use warren_model::message::Message;
-use warren_protocol::{BasicCancel, BasicGetOk, CLASS_BASIC, Method, write_content, write_deliver};
+use warren_protocol::{BasicCancel, BasicGetOk, CLASS_BASIC, Method, RESOURCE_ERROR, write_content, write_deliver};
 
 /// Credit goes back to a queue's owner in pieces of at least so many bytes.
 const CREDIT_PIECE: u32 = Credit::WINDOW.bytes / 8;
@@ -33,24 +34,42 @@ pub(crate) struct ConsumerEntry {
     pub(crate) by_leave: bool,
     /// Subscribed; a getter never is.
     pub(crate) active: bool,
+    /// consume-ok is written.
+    pub(crate) confirmed: bool,
+    /// Its queue went away before consume-ok could be written.
+    pub(crate) lost: bool,
     /// Gets are outside of prefetch limits.
     getter: bool,
     unacked: u32,
     credit_due: u32,
+    /// Leave that it was granted and has not used or given back.
+    granted: u32,
+    /// Listed among those that wait for leave.
+    waiting: bool,
 }
 
 impl ConsumerEntry {
     pub(crate) fn new(channel: u16, tag: Vec<u8>, no_ack: bool, by_leave: bool) -> Self {
-        Self { channel, tag, no_ack, by_leave, active: true, getter: false, unacked: 0, credit_due: 0 }
+        Self { channel, tag, no_ack, by_leave, active: true, confirmed: false, lost: false, getter: false, unacked: 0, credit_due: 0, granted: 0, waiting: false }
     }
 
     pub(crate) fn getter(channel: u16) -> Self {
         Self { active: false, getter: true, ..Self::new(channel, Vec::new(), false, false) }
     }
+
+    pub(crate) fn holds_messages(&self) -> bool {
+        self.unacked > 0
+    }
+
+    /// The owner forgets leave when it hears of this, and so does the session.
+    pub(crate) fn set_by_leave(&mut self, by_leave: bool) {
+        (self.by_leave, self.granted, self.waiting) = (by_leave, 0, false);
+    }
 }
 
 /// basic.qos with global: at most `limit` unacknowledged deliveries over all consumers of a channel.
 /// Owners ask for leave; all of the room is granted to one at a time, which gives back at once what it cannot use.
+/// Invariant: `granted` is the sum of the channel's consumers' own, so what a consumer that goes had of it is free again.
 #[derive(Debug, Default)]
 pub(crate) struct SharedLimit {
     /// 0: none.
@@ -62,33 +81,58 @@ pub(crate) struct SharedLimit {
 }
 
 impl SharedLimit {
-    pub(crate) fn serve(&mut self, host: &mut impl Host) {
-        let limit = if self.limit == 0 { u32::MAX } else { self.limit };
-        let room = limit.saturating_sub(self.used).saturating_sub(self.granted);
-        if room > 0
-            && let Some(consumer) = self.waiting.pop_front()
-        {
-            self.granted += room;
-            host.grant(consumer, room);
+    fn room(&self) -> u32 {
+        self.limit.saturating_sub(self.used).saturating_sub(self.granted)
+    }
+
+    /// The limit is set or lifted: whoever needs leave asks anew.
+    pub(crate) fn forget_leave(&mut self) {
+        self.granted = 0;
+        self.waiting.clear();
+    }
+
+    /// `consumer` goes.
+    fn leaves(&mut self, number: u32, entry: &mut ConsumerEntry) {
+        self.granted -= std::mem::take(&mut entry.granted);
+        if std::mem::take(&mut entry.waiting) {
+            self.waiting.retain(|&n| n != number);
         }
     }
 }
 
 impl Core {
-    pub(crate) fn add_consumer(&mut self, entry: ConsumerEntry) -> u32 {
-        self.last_consumer += 1;
-        self.consumers.insert(self.last_consumer, entry);
-        self.last_consumer
+    pub(crate) fn add_consumer(&mut self, entry: ConsumerEntry) -> Result<u32, Fault> {
+        let Some(number) = self.last_consumer.checked_add(1) else {
+            return Err(Fault::Connection(RESOURCE_ERROR, "RESOURCE_ERROR - this connection has used up its consumer numbers; open another one".into()));
+        };
+        self.last_consumer = number;
+        self.consumers.insert(number, entry);
+        Ok(number)
+    }
+
+    /// Grants what room there is to the first consumer that waits for it.
+    pub(crate) fn serve(&mut self, shared: &mut SharedLimit, host: &mut impl Host) {
+        while shared.room() > 0
+            && let Some(number) = shared.waiting.pop_front()
+        {
+            let Some(entry) = self.consumers.get_mut(&number) else { continue };
+            let room = shared.room();
+            entry.waiting = false;
+            entry.granted += room;
+            shared.granted += room;
+            host.grant(number, room);
+        }
     }
 
     /// A consumer is no longer subscribed; its entry stays while it holds messages.
-    pub(crate) fn consumer_gone(&mut self, number: u32) {
-        if let Some(entry) = self.consumers.get_mut(&number) {
-            entry.active = false;
-            if entry.unacked == 0 {
-                self.consumers.remove(&number);
-            }
+    pub(crate) fn consumer_gone(&mut self, number: u32, shared: &mut SharedLimit, host: &mut impl Host) {
+        let Some(entry) = self.consumers.get_mut(&number) else { return };
+        entry.active = false;
+        shared.leaves(number, entry);
+        if !entry.holds_messages() {
+            self.consumers.remove(&number);
         }
+        self.serve(shared, host);
     }
 
     #[inline]
@@ -120,8 +164,9 @@ impl Session {
             channel.unacked.push(tag, d.consumer, d.position);
             entry.unacked += 1;
             channel.shared.used += 1;
-            if entry.by_leave {
-                channel.shared.granted = channel.shared.granted.saturating_sub(1);
+            if entry.granted > 0 {
+                entry.granted -= 1;
+                channel.shared.granted -= 1;
             }
         }
         let m = &d.message;
@@ -160,50 +205,65 @@ impl Session {
 
     /// A queue's owner has messages for a consumer that needs leave.
     pub fn wants_leave(&mut self, consumer: u32, host: &mut impl Host) {
-        let Some(channel) = self.channel_of(consumer) else { return };
-        channel.shared.waiting.push_back(consumer);
-        channel.shared.serve(host);
+        let Some(entry) = self.core.consumers.get_mut(&consumer) else { return };
+        let Some(channel) = open(&mut self.channels, entry.channel) else { return };
+        // If it needs none any more its owner is about to hear so.
+        if entry.active && entry.by_leave && !entry.waiting {
+            entry.waiting = true;
+            channel.shared.waiting.push_back(consumer);
+        }
+        self.core.serve(&mut channel.shared, host);
     }
 
-    /// Leave that was granted and not used.
+    /// Leave that was granted and not used. After a change of owner, which may have taken leave with it: `u32::MAX`, all there was.
     pub fn leave_back(&mut self, consumer: u32, unused: u32, host: &mut impl Host) {
-        let Some(channel) = self.channel_of(consumer) else { return };
-        channel.shared.granted = channel.shared.granted.saturating_sub(unused);
-        channel.shared.serve(host);
+        let Some(entry) = self.core.consumers.get_mut(&consumer) else { return };
+        let Some(channel) = open(&mut self.channels, entry.channel) else { return };
+        let unused = unused.min(entry.granted);
+        entry.granted -= unused;
+        channel.shared.granted -= unused;
+        self.core.serve(&mut channel.shared, host);
     }
 
     /// A consumer's queue is gone, or its owner is: the consumer is told, if the client announced that it understands.
     pub fn cancelled(&mut self, consumer: u32, host: &mut impl Host) {
-        let notify = self.core.consumer_cancel_notify;
-        let Some(entry) = self.core.consumers.get(&consumer) else { return };
+        let Some(entry) = self.core.consumers.get_mut(&consumer) else { return };
         if !entry.active {
             return;
         }
-        let (number, tag) = (entry.channel, entry.tag.clone());
-        if let Some(channel) = self.channels.get_mut(usize::from(number)).and_then(Option::as_deref_mut) {
-            channel.tags.retain(|_, n| *n != consumer);
-            channel.shared.waiting.retain(|n| *n != consumer);
-            channel.shared.serve(host);
+        if !entry.confirmed {
+            // The client does not know of it yet: first consume-ok, then this.
+            entry.lost = true;
+            return;
         }
-        self.core.consumer_gone(consumer);
-        if notify {
-            Method::BasicCancel(BasicCancel { consumer_tag: short(&tag), no_wait: true }).write(number, &mut self.core.out);
+        if let Some(channel) = open(&mut self.channels, entry.channel) {
+            channel.cancel_by_server(&mut self.core, consumer, host);
         }
-    }
-
-    fn channel_of(&mut self, consumer: u32) -> Option<&mut Channel> {
-        let number = self.core.consumers.get(&consumer)?.channel;
-        self.channels.get_mut(usize::from(number))?.as_deref_mut()
     }
 }
 
+fn open(channels: &mut [Option<Box<Channel>>], number: u16) -> Option<&mut Channel> {
+    channels.get_mut(usize::from(number))?.as_deref_mut()
+}
+
 impl Channel {
+    pub(crate) fn cancel_by_server(&mut self, core: &mut Core, consumer: u32, host: &mut impl Host) {
+        let Some(entry) = core.consumers.get(&consumer) else { return };
+        let tag = entry.tag.clone();
+        // Not there: the client is cancelling it itself and will get its answer.
+        let known = self.tags.get(&tag) == Some(&consumer);
+        if known {
+            self.tags.remove(&tag);
+        }
+        core.consumer_gone(consumer, &mut self.shared, host);
+        if known && core.consumer_cancel_notify {
+            Method::BasicCancel(BasicCancel { consumer_tag: short(&tag), no_wait: true }).write(self.number, &mut core.out);
+        }
+    }
+
     /// The getter of the get with this id, if the channel still waits for it.
     fn get_under_way(&self, id: u64) -> Option<(u32, bool)> {
         let pending = self.pending.iter().find(|p| p.id == id)?;
-        match pending.waiting {
-            crate::requests::Waiting::Got(consumer, no_ack) => Some((consumer, no_ack)),
-            _ => None,
-        }
+        if let Waiting::Got(consumer, no_ack) = pending.waiting { Some((consumer, no_ack)) } else { None }
     }
 }

@@ -8,7 +8,8 @@ use warren_model::{Command, Outcome, QueueRef, Refusal, SessionId, Settlement, S
 pub struct Publish<'a> {
     /// Channel number.
     pub channel: u16,
-    /// The publish's number on its channel, from 1, when the channel confirms: outcomes come back through [`crate::Session::confirm`] with it.
+    /// The publish's number, when the channel confirms: outcomes come back through [`crate::Session::confirm`] with it. Grows by one with each publish of a
+    /// channel, and is never used twice for a channel number in a session, so that outcomes of a closed channel mean nothing to the next one of its number.
     pub sequence: Option<u64>,
     /// Exchange.
     pub exchange: &'a [u8],

@@ -15,6 +15,7 @@ mod channel;
 mod confirms;
 mod connection;
 mod consumers;
+mod handshake;
 mod host;
 mod publish;
 mod requests;

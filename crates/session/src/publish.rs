@@ -22,6 +22,15 @@ pub(crate) struct Content {
     arriving: Option<Arriving>,
 }
 
+impl Content {
+    pub(crate) fn expects_but_got_method(&self) -> &'static str {
+        match self.arriving {
+            None => "expected content header for class 60, got non content header frame instead",
+            Some(_) => "expected content body, got non content body frame instead",
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Arriving {
     properties: Vec<u8>,
@@ -38,7 +47,8 @@ pub(crate) struct Whole<'a> {
     body: &'a [u8],
 }
 
-/// The publish at the front of `buf`, and its length in bytes, if it starts there, is whole, and its body fits one frame.
+/// The publish at the front of `buf`, and its length in bytes, if it starts there, is whole, and its body is in one frame.
+/// What is wrong with a publish is for the other way to find out.
 #[inline]
 pub(crate) fn whole_publish(buf: &[u8], limit: u32, message_max: u64) -> Option<(u16, Whole<'_>, usize)> {
     // Type, channel, size, class 60, method 40.
@@ -47,7 +57,7 @@ pub(crate) fn whole_publish(buf: &[u8], limit: u32, message_max: u64) -> Option<
     }
     let method = parse_frame(buf, limit).ok()??;
     let Method::BasicPublish(publish) = Method::decode(method.payload).ok()? else { return None };
-    if publish.immediate {
+    if publish.immediate || publish.exchange.as_str().is_err() || publish.routing_key.as_str().is_err() {
         return None;
     }
     let mut end = method.payload.len() + FRAME_OVERHEAD;
@@ -90,6 +100,8 @@ impl Channel {
         if publish.immediate {
             return Err(Fault::Connection(NOT_IMPLEMENTED, "NOT_IMPLEMENTED - immediate=true".into()));
         }
+        publish.exchange.as_str()?;
+        publish.routing_key.as_str()?;
         self.content = Some(Box::new(Content {
             exchange: publish.exchange.as_bytes().to_vec(),
             routing_key: publish.routing_key.as_bytes().to_vec(),

@@ -71,7 +71,7 @@ impl Channel {
             vhost: core.vhost.clone(),
             source: source.as_str()?.into(),
             destination,
-            key: key.as_bytes().to_vec(),
+            key: key.as_str()?.into(),
             arguments: arguments.as_bytes().to_vec(),
             session: core.session,
         })
