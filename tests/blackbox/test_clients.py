@@ -65,9 +65,9 @@ def build_lapin(folder: Path) -> tuple[str, ...]:
     given = os.environ.get("WARREN_CLIENT_LAPIN")
     if given:
         return (given,)
-    run(["cargo", "build", "--quiet", "--package", "warren-client-lapin"], cwd=REPOSITORY, timeout=600)
+    run(["cargo", "build", "--quiet", "--release", "--package", "warren-client-lapin"], cwd=REPOSITORY, timeout=600)
     target = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target"))
-    return (str(target / "debug/warren-client-lapin"),)
+    return (str(target / "release/warren-client-lapin"),)
 
 
 @pytest.mark.timeout(700)

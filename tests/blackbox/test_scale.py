@@ -1,0 +1,184 @@
+"""A35: removing one destination with thousands of bindings, or thousands of queues at once, does not hold up the rest."""
+
+import os
+import threading
+import time
+from collections import deque
+
+import pytest
+
+import wire
+from amqp import Connection
+from targets import eventually
+
+BINDINGS = int(os.environ.get("WARREN_A35_BINDINGS", "10000"))
+EXCLUSIVE_QUEUES = int(os.environ.get("WARREN_A35_QUEUES", "2000"))
+OTHERS = 50
+
+
+def scaled(target, count):
+    """A tenth of it on RabbitMQ, which takes minutes to remove ten thousand bindings of a topic exchange."""
+    return count // 10 if target.rabbitmq else count
+
+
+class Load:
+    """Publishes with confirms at one node, at a steady rate, in a thread of its own, and keeps every confirm's latency."""
+
+    def __init__(self, nodes, node, rate=300):
+        self.node, self.rate = node, rate
+        self.connection = nodes.connect(node, timeout=30)
+        self.channel = self.connection.channel()
+        self.channel.confirm_select()
+        self.latencies, self.returned, self.error = [], 0, None
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self.guarded)
+        self.thread.start()
+
+    def guarded(self):
+        try:
+            self.run()
+        except BaseException as error:  # told by stop()
+            self.error = error
+
+    def run(self):
+        sent, number, started = deque(), 0, time.monotonic()
+        while not self.over.is_set() or sent:
+            now = time.monotonic()
+            if not self.over.is_set():
+                while number < (now - started) * self.rate:
+                    number += 1
+                    sent.append((number, time.monotonic()))
+                    self.channel.publish("x1", f"other.{number % OTHERS}", b"m", mandatory=True)
+            self.connection.pump_for(0.002)
+            self.take(sent)
+            assert not sent or now - sent[0][1] < 20, f"node {self.node}: publish {sent[0][0]} has no outcome after 20 s"
+
+    def take(self, sent):
+        inbox = self.connection.inbox[self.channel.number]
+        while inbox:
+            event, now = inbox.popleft(), time.monotonic()
+            if event.name == "basic.return":
+                self.returned += 1
+            else:
+                assert event.name == "basic.ack", event
+                settled = [s for s in sent if s[0] == event.delivery_tag or (event.multiple and s[0] <= event.delivery_tag)]
+                for item in settled:
+                    sent.remove(item)
+                    self.latencies.append(now - item[1])
+
+    def stop(self):
+        """Ends it; the 99th percentile of the confirm latencies in seconds."""
+        self.over.set()
+        self.thread.join(60)
+        assert not self.thread.is_alive()
+        if self.error:
+            raise self.error
+        assert self.returned == 0, f"node {self.node}: {self.returned} publishes came back"
+        assert len(self.latencies) > 50, f"node {self.node}: only {len(self.latencies)} publishes"
+        return sorted(self.latencies)[int(len(self.latencies) * 0.99)]
+
+
+def others(nodes):
+    """x1 with fifty queues that the load goes to and that keep themselves short."""
+    ch = nodes.channel(1)
+    ch.exchange_declare("x1", "topic")
+    for number in range(OTHERS):
+        ch.queue_declare(f"other{number}", arguments={"x-max-length": 10})
+        ch.queue_bind(f"other{number}", "x1", f"other.{number}")
+
+
+def pipelined(connection, channel, frames, answer, timeout=240):
+    """Sends many methods and waits for all their answers."""
+    for start in range(0, len(frames), 500):
+        part = frames[start : start + 500]
+        connection.send_raw(b"".join(part))
+        for _ in part:
+            channel.wait(answer, timeout=timeout)
+
+
+def bind_many(nodes, queue, **declare):
+    """A queue with thousands of bindings; the connection that made it."""
+    connection = nodes.connect(2, timeout=60)
+    ch = connection.channel()
+    ch.queue_declare(queue, **declare)
+    frames = [
+        wire.method_frame(ch.number, "queue.bind", queue=queue, exchange="x1", routing_key=f"many.{number}.*.{number % 7}.#")
+        for number in range(scaled(nodes.target, BINDINGS))
+    ]
+    pipelined(connection, ch, frames, "queue.bind-ok")
+    return connection, ch
+
+
+def gone(nodes, queue):
+    """No node lists the queue or a binding of it, within ten seconds."""
+    for node in nodes.distinct:
+        api = nodes.api(node)
+
+        def nothing():
+            assert queue not in [q["name"] for q in api.get("queues", nodes.vhost)]
+            assert len(nodes.bindings(api, "x1")) == OTHERS
+            return True
+
+        eventually(nothing, 10, f"{queue} and its bindings are gone on node {node}")
+        with Connection(nodes.target.amqp(node), vhost=nodes.vhost) as connection:
+            ch = connection.channel()
+            ch.confirm_select()
+            assert not ch.routed("x1", "many.1.x.1.y.z")
+
+
+def check_latency(nodes, loads):
+    worst = {load.node: load.stop() for load in loads}
+    with nodes.target.differs("rabbitmq", "3.10.8 holds confirms up meanwhile", strict=False):
+        assert max(worst.values()) < 0.5, f"p99 confirm latency by node, in seconds: {worst}"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("way", ["delete", "owner closes", "auto-delete"])
+def test_a35_one_queue_with_thousands_of_bindings(nodes, target, way):
+    """Deleting it in any of three ways is complete on all nodes in ten seconds, while confirms elsewhere stay under half a second."""
+    others(nodes)
+    if way == "delete":
+        connection, ch = bind_many(nodes, "q1")
+    elif way == "owner closes":
+        connection, ch = bind_many(nodes, "q1", exclusive=True)
+    else:
+        connection, ch = bind_many(nodes, "q1", auto_delete=True)
+    loads = [Load(nodes, node) for node in nodes.distinct]
+    time.sleep(1)  # a second of the load as it is without the deletion
+    if way == "delete":
+        nodes.channel(1).queue_delete("q1")
+    elif way == "owner closes":
+        connection.close()
+    else:
+        ch.cancel(ch.consume("q1"))
+    gone(nodes, "q1")
+    check_latency(nodes, loads)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a35_thousands_of_exclusive_queues(nodes, target):
+    """A connection with thousands of exclusive queues drops: all of them and their bindings are gone in ten seconds."""
+    others(nodes)
+    connection = nodes.connect(2, timeout=60)
+    ch = connection.channel()
+    count = scaled(target, EXCLUSIVE_QUEUES)
+    declares = [
+        wire.method_frame(ch.number, "queue.declare", queue=f"mine{number}", exclusive=True) for number in range(count)
+    ]
+    pipelined(connection, ch, declares, "queue.declare-ok")
+    binds = [
+        wire.method_frame(ch.number, "queue.bind", queue=f"mine{number}", exchange="x1", routing_key=f"{word}.{number}")
+        for number in range(count)
+        for word in ("many", "more")
+    ]
+    pipelined(connection, ch, binds, "queue.bind-ok")
+    loads = [Load(nodes, node) for node in nodes.distinct]
+    time.sleep(1)  # a second of the load as it is without the drop
+    connection.drop()
+    for node in nodes.distinct:
+        api = nodes.api(node)
+        eventually(lambda: len(nodes.bindings(api, "x1")) == OTHERS, 10, f"the bindings are gone on node {node}")
+        eventually(lambda: len(api.get("queues", nodes.vhost)) == OTHERS, 10, f"the queues are gone on node {node}")
+    check_latency(nodes, loads)
