@@ -61,8 +61,6 @@ struct Attachment {
     tag: Vec<u8>,
     /// Counts attachments: see [`ATTACHMENT_SHIFT`].
     count: u64,
-    /// Leave granted and neither used nor given back.
-    leave: u32,
     /// It is a consumer, not a getter.
     consumes: bool,
 }
@@ -112,6 +110,8 @@ pub(crate) struct Client {
     last_own_request: u64,
     /// Has declared an exclusive queue.
     exclusive: bool,
+    /// Cloned by each proposal that is under way.
+    proposals: Arc<()>,
     /// Lanes that know of this session.
     known_to: BTreeSet<Address>,
 }
@@ -137,6 +137,7 @@ impl Client {
             asked: BTreeMap::new(),
             last_own_request: OWN_REQUEST,
             exclusive: false,
+            proposals: Arc::new(()),
             known_to: BTreeSet::new(),
         }
     }
@@ -230,16 +231,13 @@ impl Client {
 
     /// Messages for the session's consumers.
     pub(crate) fn deliveries(&mut self, session: &mut Session, deliveries: &Deliveries) {
-        let mut attached: Option<(u32, u64, bool)> = None;
+        let mut attached: Option<(u32, u64)> = None;
         for item in &deliveries.items {
-            if attached.is_none_or(|(consumer, ..)| consumer != item.consumer) {
+            if attached.is_none_or(|(consumer, _)| consumer != item.consumer) {
                 let Some(attachment) = self.attachments.get(&item.consumer) else { continue };
-                attached = Some((item.consumer, attachment.count << ATTACHMENT_SHIFT, attachment.subscription.by_leave));
+                attached = Some((item.consumer, attachment.count << ATTACHMENT_SHIFT));
             }
-            let Some((_, count, by_leave)) = attached else { continue };
-            if by_leave && let Some(attachment) = self.attachments.get_mut(&item.consumer) {
-                attachment.leave = attachment.leave.saturating_sub(1);
-            }
+            let Some((_, count)) = attached else { continue };
             let Some(block) = deliveries.blocks.get(item.block as usize) else { continue };
             match Message::read(block, item.offset) {
                 Ok(message) => session.deliver(&Delivered { consumer: item.consumer, position: item.position | count, redelivered: item.redelivered, message }, self),
@@ -248,24 +246,9 @@ impl Client {
         }
     }
 
-    pub(crate) fn gave_back(&mut self, session: &mut Session, consumer: u32, unused: u32) {
-        if let Some(attachment) = self.attachments.get_mut(&consumer) {
-            attachment.leave = attachment.leave.saturating_sub(unused);
-        }
-        session.leave_back(consumer, unused, self);
-    }
-
     pub(crate) fn cancelled(&mut self, session: &mut Session, consumer: u32) {
-        self.take_leave_back(session, consumer);
         self.attachments.remove(&consumer);
         session.cancelled(consumer, self);
-    }
-
-    fn take_leave_back(&mut self, session: &mut Session, consumer: u32) {
-        let leave = self.attachments.get_mut(&consumer).map_or(0, |a| std::mem::take(&mut a.leave));
-        if leave > 0 {
-            session.leave_back(consumer, leave, self);
-        }
     }
 
     /// An owner's answer.
@@ -292,9 +275,6 @@ impl Client {
                 }
             }
             (answer, Then::Reply | Then::Delete(_)) => {
-                if let (Ask::Cancel { consumer }, Answer::Done) = (&asked.ask, &answer) {
-                    self.take_leave_back(session, *consumer);
-                }
                 if let (Ask::Consume { consumer, .. }, Answer::Refused { .. }) = (&asked.ask, &answer) {
                     self.attachments.remove(consumer);
                 }
@@ -422,7 +402,8 @@ impl Client {
         let mut consumers: Vec<u32> = self.attachments.iter().filter(|(_, a)| lost(a)).map(|(c, _)| *c).collect();
         consumers.sort_unstable();
         for consumer in consumers {
-            self.take_leave_back(session, consumer);
+            // Grants that are under way to the owner that was are lost.
+            session.leave_back(consumer, u32::MAX, self);
             let pending = self.asked.values().any(|a| matches!(a.ask, Ask::Consume { consumer: c, .. } if c == consumer));
             let Some(attachment) = self.attachments.get_mut(&consumer) else { continue };
             attachment.address = None;
@@ -452,7 +433,7 @@ impl Client {
             let _ = self.node.send_to_lane(address, ToOwner::SessionGone(self.id));
         }
         if self.exclusive {
-            self.node.clone().delete_exclusive(self.id);
+            self.node.clone().delete_exclusive(self.id, self.proposals.clone());
         }
     }
 
@@ -656,18 +637,19 @@ impl Host for Client {
                 }
                 self.flush();
                 let proposed = self.node.metadata().propose(command, COMMAND_DEADLINE);
-                let inbox = self.inbox.clone();
+                let (inbox, under_way) = (self.inbox.clone(), self.proposals.clone());
                 tokio::spawn(async move {
                     let reply = match proposed.await {
                         Ok(proposed) => Reply::Outcome(proposed.outcome),
                         Err(error) => Reply::Refused(unavailable(&error)),
                     };
+                    drop(under_way);
                     let _ = inbox.send(Inbox::Reply { channel, id, reply });
                 });
             }
             Request::Count(queue) => self.ask(channel, id, queue, Ask::Count, Then::Reply),
             Request::Consume { consumer, queue, subscription, tag } => {
-                let attachment = Attachment { queue, address: None, subscription, tag: tag.clone(), count: 0, leave: 0, consumes: true };
+                let attachment = Attachment { queue, address: None, subscription, tag: tag.clone(), count: 0, consumes: true };
                 self.attachments.insert(consumer, attachment);
                 self.ask(channel, id, queue, Ask::Consume { consumer, subscription, tag }, Then::Reply);
             }
@@ -683,7 +665,7 @@ impl Host for Client {
             },
             Request::Get { consumer, queue, no_ack } => {
                 let subscription = Subscription { no_ack: false, exclusive: false, prefetch: 0, by_leave: false };
-                self.attachments.entry(consumer).or_insert(Attachment { queue, address: None, subscription, tag: Vec::new(), count: 0, leave: 0, consumes: false });
+                self.attachments.entry(consumer).or_insert(Attachment { queue, address: None, subscription, tag: Vec::new(), count: 0, consumes: false });
                 self.ask(channel, id, queue, Ask::Get { consumer, no_ack }, Then::Reply);
             }
             Request::Purge(queue) => self.ask(channel, id, queue, Ask::Purge, Then::Reply),
@@ -707,9 +689,6 @@ impl Host for Client {
     }
 
     fn grant(&mut self, consumer: u32, count: u32) {
-        if let Some(attachment) = self.attachments.get_mut(&consumer) {
-            attachment.leave += count;
-        }
         self.flush();
         self.consumer_call(consumer, Call::Grant(count));
     }

@@ -241,7 +241,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             Inbox::Owner(ToSession::Published { number, refused }) => client.published(number, &refused),
             Inbox::Owner(ToSession::Answer { id, answer }) => client.answered(session, id, answer),
             Inbox::Owner(ToSession::AskLeave { consumer }) => session.wants_leave(consumer, client),
-            Inbox::Owner(ToSession::GiveBack { consumer, unused }) => client.gave_back(session, consumer, unused),
+            Inbox::Owner(ToSession::GiveBack { consumer, unused }) => session.leave_back(consumer, unused, client),
             Inbox::Owner(ToSession::Cancelled { consumer }) => client.cancelled(session, consumer),
             Inbox::Reply { channel, id, reply } => session.reply(channel, id, reply, client),
             Inbox::AskAgain(id) => client.ask_again(session, id),

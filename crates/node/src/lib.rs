@@ -23,4 +23,5 @@ mod worker;
 pub use config::{Config, Settings};
 pub use node::{Node, NodeError};
 pub use view::Ownership;
+pub use warren_queue::Counts;
 pub use warren_session::Limits;

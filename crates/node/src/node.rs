@@ -274,16 +274,22 @@ impl Node {
     }
 
     /// Deletes a session's exclusive queues, however long that takes; if this node dies before, its incarnation's end does it.
-    pub(crate) fn delete_exclusive(self: Arc<Self>, session: SessionId) {
+    /// `proposals` is shared with the session's proposals that are still under way: what they declare must go, too.
+    pub(crate) fn delete_exclusive(self: Arc<Self>, session: SessionId, proposals: Arc<()>) {
         let proposed = self.metadata().propose(Command::SessionClosed { session }, COMMAND_DEADLINE);
         self.work.clone().spawn(async move {
             let mut result = proposed.await;
-            while let Err(error) = result {
+            loop {
+                let under_way = Arc::strong_count(&proposals) > 1;
+                match result {
+                    Ok(_) if !under_way => return,
+                    Ok(_) => {}
+                    Err(error) => tracing::warn!(%session, %error, "exclusive queues of a closed connection are not deleted yet"),
+                }
                 if self.incarnation() != session.incarnation || self.stopping.load(Ordering::Acquire) {
                     return;
                 }
-                tracing::warn!(%session, %error, "exclusive queues of a closed connection are not deleted yet");
-                tokio::time::sleep(Duration::from_millis(200)).await;
+                tokio::time::sleep(Duration::from_millis(100)).await;
                 result = self.metadata().propose(Command::SessionClosed { session }, COMMAND_DEADLINE).await;
             }
         });

@@ -49,4 +49,9 @@ impl Node {
     pub fn ownership(&self, table: &Table) -> Ownership {
         Ownership(self.owners(table))
     }
+
+    /// The version of RabbitMQ whose behaviour clients may count on.
+    pub fn compatible_version(&self) -> String {
+        self.identity().compatible_version
+    }
 }

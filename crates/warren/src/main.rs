@@ -139,12 +139,16 @@ fn tls(file: &File, config: Option<&Path>) -> anyhow::Result<Tls> {
 }
 
 fn alone(name: &str) -> anyhow::Result<Tls> {
-    let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ED25519)?;
-    let mut parameters = rcgen::CertificateParams::new(vec![warren_transport::SERVER_NAME.to_owned(), name.to_owned()])?;
-    parameters.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-    parameters.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ServerAuth, rcgen::ExtendedKeyUsagePurpose::ClientAuth];
-    let certificate = parameters.self_signed(&key)?;
-    Ok(Tls::from_pem(certificate.pem().as_bytes(), key.serialize_pem().as_bytes(), certificate.pem().as_bytes())?)
+    use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, PKCS_ED25519};
+    let ca_key = KeyPair::generate_for(&PKCS_ED25519)?;
+    let mut authority = CertificateParams::new(Vec::new())?;
+    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let ca = authority.self_signed(&ca_key)?;
+    let key = KeyPair::generate_for(&PKCS_ED25519)?;
+    let mut own = CertificateParams::new(vec![warren_transport::SERVER_NAME.to_owned(), name.to_owned()])?;
+    own.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+    let certificate = own.signed_by(&key, &Issuer::new(authority, ca_key))?;
+    Ok(Tls::from_pem(certificate.pem().as_bytes(), key.serialize_pem().as_bytes(), ca.pem().as_bytes())?)
 }
 
 /// The machine's memory, or 1 GiB where it cannot be told.
