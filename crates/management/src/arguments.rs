@@ -88,6 +88,16 @@ fn double(value: f64) -> Json {
     Number::from_f64(value).map_or_else(|| value.to_string().into(), Json::Number)
 }
 
+/// Whether two sets of raw entries are the same but for their order, in which the table does not keep them.
+pub(crate) fn same(a: &[u8], b: &[u8]) -> bool {
+    let sorted = |entries| {
+        let mut pairs = Table::parse(entries).map(|table| table.to_owned_table().entries).unwrap_or_default();
+        pairs.sort_by(|(a, _), (b, _)| a.cmp(b));
+        pairs
+    };
+    a == b || sorted(a) == sorted(b)
+}
+
 /// A value given as text where JSON is no option (headers in a query): integers and truth values if they look it, else a string.
 pub(crate) fn from_text(text: &str) -> OwnedValue {
     match (text, text.parse()) {

@@ -36,6 +36,11 @@ impl Parameters {
         self.0.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
+    #[cfg(test)]
+    pub(crate) fn of(pairs: &[(&str, &str)]) -> Self {
+        Self(pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect())
+    }
+
     /// Whether one is `true`.
     pub(crate) fn is_true(&self, name: &str) -> bool {
         self.get(name) == Some("true")

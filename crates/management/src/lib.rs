@@ -10,9 +10,14 @@
 
 mod access;
 mod arguments;
+mod bindings;
 mod error;
+mod exchanges;
 mod extract;
+mod listing;
+mod overview;
 mod permissions;
+mod queues;
 mod router;
 mod serve;
 mod status;

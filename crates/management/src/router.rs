@@ -1,7 +1,7 @@
 //! Which path goes where, and what stands before all of them: deadline, size limit, login, a table that is current.
 
 use crate::error::Error;
-use crate::{PEERS_DEADLINE, access, permissions, status, users, vhosts};
+use crate::{PEERS_DEADLINE, access, bindings, exchanges, overview, permissions, queues, status, users, vhosts};
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::StatusCode;
@@ -21,6 +21,10 @@ pub fn router(node: Arc<Node>) -> Router {
     // What is told of the node itself is told whatever state it is in.
     let own = Router::new()
         .route("/api/whoami", get(users::whoami))
+        .route("/api/overview", get(overview::overview))
+        .route("/api/cluster-name", get(overview::cluster_name))
+        .route("/api/nodes", get(overview::nodes))
+        .route("/api/nodes/{node}", get(overview::node))
         .route("/api/routing/digest", get(status::digest))
         .route("/api/ring", get(status::ring))
         .route("/api/cluster", get(status::cluster))
@@ -49,6 +53,19 @@ fn definitions() -> Router<Arc<Node>> {
         .route("/api/users/{user}/permissions", get(permissions::of_user))
         .route("/api/permissions", get(permissions::list))
         .route("/api/permissions/{vhost}/{user}", get(permissions::get).put(permissions::put).delete(permissions::delete))
+        .route("/api/exchanges", get(exchanges::list_all))
+        .route("/api/exchanges/{vhost}", get(exchanges::list))
+        .route("/api/exchanges/{vhost}/{exchange}", get(exchanges::get).put(exchanges::put).delete(exchanges::delete))
+        .route("/api/exchanges/{vhost}/{exchange}/bindings/source", get(bindings::of_source))
+        .route("/api/exchanges/{vhost}/{exchange}/bindings/destination", get(bindings::of_exchange))
+        .route("/api/queues", get(queues::list_all))
+        .route("/api/queues/{vhost}", get(queues::list))
+        .route("/api/queues/{vhost}/{queue}", get(queues::get).put(queues::put).delete(queues::delete))
+        .route("/api/queues/{vhost}/{queue}/bindings", get(bindings::of_queue))
+        .route("/api/bindings", get(bindings::list_all))
+        .route("/api/bindings/{vhost}", get(bindings::list))
+        .route("/api/bindings/{vhost}/e/{source}/{kind}/{destination}", get(bindings::between).post(bindings::post))
+        .route("/api/bindings/{vhost}/e/{source}/{kind}/{destination}/{properties_key}", get(bindings::get).delete(bindings::delete))
 }
 
 /// Lets a request through when the table shows everything that was answered to anybody before.

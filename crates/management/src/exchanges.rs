@@ -1,0 +1,102 @@
+//! Exchanges.
+
+use crate::access::Access;
+use crate::error::Error;
+use crate::extract::{Body, Names, Parameters};
+use crate::listing::Listing;
+use crate::{Shared, arguments, change, check_name, exchange_name};
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::{Extension, Json};
+use serde_json::{Value, json};
+use warren_model::Command;
+use warren_model::command::DeclareExchange;
+use warren_node::Node;
+use warren_routing::ExchangeView;
+
+/// The type of an exchange that names none, as AMQP has it.
+const KIND: &str = "direct";
+
+fn described(exchange: &ExchangeView<'_>) -> Value {
+    json!({
+        "name": exchange.name,
+        "vhost": exchange.vhost,
+        "type": exchange.kind,
+        "durable": exchange.durable,
+        "auto_delete": exchange.auto_delete,
+        "internal": exchange.internal,
+        "arguments": arguments::to_json(exchange.arguments),
+    })
+}
+
+pub(crate) async fn list_all(State(node): Shared, Extension(access): Extension<Access>, parameters: Parameters) -> Result<Json<Value>, Error> {
+    listed(&node, &access, None, &parameters)
+}
+
+pub(crate) async fn list(State(node): Shared, Extension(access): Extension<Access>, Names(vhost): Names<String>, parameters: Parameters) -> Result<Json<Value>, Error> {
+    listed(&node, &access, Some(&vhost), &parameters)
+}
+
+fn listed(node: &Node, access: &Access, vhost: Option<&str>, parameters: &Parameters) -> Result<Json<Value>, Error> {
+    let listing = Listing::new(parameters)?;
+    let vhosts = access.vhosts(&node.metadata().table().read(), vhost)?;
+    let mut rows = Vec::new();
+    for vhost in vhosts {
+        let table = node.metadata().table().read();
+        rows.extend(table.exchanges(&vhost).map(|exchange| described(&exchange)));
+    }
+    listing.of_rows(rows).map(Json)
+}
+
+pub(crate) async fn get(State(node): Shared, Extension(access): Extension<Access>, Names((vhost, name)): Names<(String, String)>) -> Result<Json<Value>, Error> {
+    let table = node.metadata().table().read();
+    access.vhost(&table, &vhost)?;
+    table.exchange(&vhost, exchange_name(&name)).map(|exchange| Json(described(&exchange))).ok_or_else(|| none(&vhost, &name))
+}
+
+/// Declares an exchange: 201 if it is new, 204 if it is there already as asked.
+pub(crate) async fn put(
+    State(node): Shared,
+    Extension(access): Extension<Access>,
+    Names((vhost, name)): Names<(String, String)>,
+    body: Body,
+) -> Result<StatusCode, Error> {
+    check_name("name of the exchange", &name)?;
+    let name = exchange_name(&name).to_owned();
+    let known = {
+        let table = node.metadata().table().read();
+        access.vhost(&table, &vhost)?;
+        table.exchange(&vhost, &name).is_some()
+    };
+    let declare = DeclareExchange {
+        vhost,
+        name,
+        kind: body.optional_text("type")?.unwrap_or(KIND).to_owned(),
+        durable: body.flag("durable")?,
+        auto_delete: body.flag("auto_delete")?,
+        internal: body.flag("internal")?,
+        arguments: body.arguments()?,
+    };
+    change(&node, Command::DeclareExchange(declare)).await?;
+    Ok(if known { StatusCode::NO_CONTENT } else { StatusCode::CREATED })
+}
+
+pub(crate) async fn delete(
+    State(node): Shared,
+    Extension(access): Extension<Access>,
+    Names((vhost, name)): Names<(String, String)>,
+    parameters: Parameters,
+) -> Result<StatusCode, Error> {
+    let name = exchange_name(&name).to_owned();
+    {
+        let table = node.metadata().table().read();
+        access.vhost(&table, &vhost)?;
+        table.exchange(&vhost, &name).ok_or_else(|| none(&vhost, &name))?;
+    }
+    change(&node, Command::DeleteExchange { vhost, name, if_unused: parameters.is_true("if-unused") }).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+pub(crate) fn none(vhost: &str, name: &str) -> Error {
+    Error::not_found(format!("no exchange '{name}' in vhost '{vhost}'"))
+}

@@ -1,0 +1,203 @@
+//! Queues: definitions from this node's table, counts from the queues' owners.
+//!
+//! Flow of a listing: names are collected a chunk at a time, the page is chosen from them, and only for what is shown are owners asked and rows made.
+//! A queue without an owner that answers is listed with state `down` and without counts.
+
+use crate::access::Access;
+use crate::error::Error;
+use crate::extract::{Body, Names, Parameters};
+use crate::listing::{Chosen, Listing};
+use crate::{CHANGE_DEADLINE, CHUNK, PEERS_DEADLINE, Shared, arguments, change, check_name};
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::{Extension, Json};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use tokio::time::Instant;
+use warren_model::command::DeclareQueue;
+use warren_model::{Command, Outcome, QueueId};
+use warren_node::{Node, Ownership};
+use warren_routing::{QueueView, Table};
+
+/// A queue to be listed.
+pub(crate) struct Key {
+    pub(crate) id: QueueId,
+    pub(crate) name: String,
+}
+
+pub(crate) async fn list_all(State(node): Shared, Extension(access): Extension<Access>, parameters: Parameters) -> Result<Json<Value>, Error> {
+    listed(&node, &access, None, &parameters).await
+}
+
+pub(crate) async fn list(State(node): Shared, Extension(access): Extension<Access>, Names(vhost): Names<String>, parameters: Parameters) -> Result<Json<Value>, Error> {
+    listed(&node, &access, Some(&vhost), &parameters).await
+}
+
+async fn listed(node: &Arc<Node>, access: &Access, vhost: Option<&str>, parameters: &Parameters) -> Result<Json<Value>, Error> {
+    let listing = Listing::new(parameters)?;
+    let vhosts = access.vhosts(&node.metadata().table().read(), vhost)?;
+    let mut all = Vec::new();
+    for vhost in &vhosts {
+        keys(node, vhost, &mut all).await;
+    }
+    let mut chosen = listing.filter(all, |key| key.name.as_str());
+    if listing.sorts() {
+        let mut rows = rows(node, &chosen.items).await;
+        listing.sort(&mut rows);
+        let rows = listing.page(Chosen::made_of(chosen, rows))?;
+        return Ok(Json(listing.answer(rows)));
+    }
+    if parameters.is_true("sort_reverse") {
+        chosen.items.reverse();
+    }
+    let chosen = listing.page(chosen)?;
+    let rows = rows(node, &chosen.items).await;
+    Ok(Json(listing.answer(Chosen::made_of(chosen, rows))))
+}
+
+/// The queues of a virtual host, by name.
+pub(crate) async fn keys(node: &Node, vhost: &str, into: &mut Vec<Key>) {
+    let mut after = String::new();
+    loop {
+        let before = into.len();
+        into.extend(node.metadata().table().read().queues_after(vhost, &after).take(CHUNK).map(|queue| Key { id: queue.id, name: queue.name.to_owned() }));
+        match into.last() {
+            Some(last) if into.len() == before + CHUNK => after.clone_from(&last.name),
+            Some(_) | None => return,
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Rows of these queues, without those that are gone by now.
+async fn rows(node: &Arc<Node>, keys: &[Key]) -> Vec<Value> {
+    // An owner names what it has faster than it is told what to name, if that is much.
+    let ids = (keys.len() <= CHUNK).then(|| keys.iter().map(|key| key.id).collect());
+    let counted = Counted::of(node, ids).await;
+    let mut rows = Vec::with_capacity(keys.len());
+    for chunk in keys.chunks(CHUNK) {
+        {
+            let table = node.metadata().table().read();
+            let ownership = node.ownership(&table);
+            rows.extend(chunk.iter().filter_map(|key| table.queue_by_id(key.id)).map(|queue| counted.described(&queue, &table, &ownership)));
+        }
+        tokio::task::yield_now().await;
+    }
+    rows
+}
+
+/// What owners have said of their queues.
+struct Counted {
+    counts: std::collections::BTreeMap<QueueId, warren_node::Counts>,
+    silent: Vec<warren_model::NodeId>,
+}
+
+impl Counted {
+    async fn of(node: &Arc<Node>, ids: Option<Vec<QueueId>>) -> Self {
+        let (counts, silent) = node.queue_counts(ids, PEERS_DEADLINE).await;
+        Self { counts, silent }
+    }
+
+    fn described(&self, queue: &QueueView<'_>, table: &Table, ownership: &Ownership) -> Value {
+        let owner = ownership.of_place(queue.place);
+        let mut row = json!({
+            "name": queue.name,
+            "vhost": queue.vhost,
+            "type": queue.kind,
+            "durable": queue.durable,
+            "auto_delete": queue.auto_delete,
+            "exclusive": queue.exclusive.is_some(),
+            "arguments": arguments::to_json(queue.arguments),
+            "node": owner.and_then(|owner| table.node(owner)).map(|owner| &owner.name),
+            "state": "down",
+        });
+        if owner.is_some_and(|owner| !self.silent.contains(&owner)) {
+            // Of a queue that has not been used, its owner knows nothing.
+            let counts = self.counts.get(&queue.id).copied().unwrap_or_default();
+            row["state"] = json!("running");
+            row["messages_ready"] = json!(counts.ready);
+            row["messages_unacknowledged"] = json!(counts.unacked);
+            row["messages"] = json!(counts.ready + counts.unacked);
+            row["message_bytes"] = json!(counts.bytes);
+            row["consumers"] = json!(counts.consumers);
+        }
+        row
+    }
+}
+
+pub(crate) async fn get(State(node): Shared, Extension(access): Extension<Access>, Names((vhost, name)): Names<(String, String)>) -> Result<Json<Value>, Error> {
+    let id = {
+        let table = node.metadata().table().read();
+        access.vhost(&table, &vhost)?;
+        table.queue(&vhost, &name).ok_or_else(|| none(&vhost, &name))?.id
+    };
+    let row = rows(&node, &[Key { id, name: name.clone() }]).await.pop();
+    row.map(Json).ok_or_else(|| none(&vhost, &name))
+}
+
+/// Declares a queue: 201 if it is new, 204 if it is there already as asked.
+pub(crate) async fn put(
+    State(node): Shared,
+    Extension(access): Extension<Access>,
+    Names((vhost, name)): Names<(String, String)>,
+    body: Body,
+) -> Result<StatusCode, Error> {
+    check_name("name of the queue", &name)?;
+    access.vhost(&node.metadata().table().read(), &vhost)?;
+    if body.flag("exclusive")? {
+        return Err(Error::bad_request("an exclusive queue belongs to a connection: declare it over AMQP"));
+    }
+    let (durable, auto_delete, arguments) = (body.flag("durable")?, body.flag("auto_delete")?, body.arguments()?);
+    let until = Instant::now() + CHANGE_DEADLINE;
+    while Instant::now() < until {
+        let place = {
+            let table = node.metadata().table().read();
+            node.ownership(&table).place_of_new(&vhost, &name, durable)
+        };
+        let Some(place) = place else { break };
+        let declare = DeclareQueue {
+            vhost: vhost.clone(),
+            name: name.clone(),
+            durable,
+            exclusive: false,
+            auto_delete,
+            server_named: false,
+            arguments: arguments.clone(),
+            session: node.own_session(),
+            place,
+        };
+        match change(&node, Command::DeclareQueue(declare)).await? {
+            Outcome::Queue { created: true, .. } => return Ok(StatusCode::CREATED),
+            Outcome::Queue { created: false, .. } | Outcome::Done | Outcome::Refused(_) => return Ok(StatusCode::NO_CONTENT),
+            // The node that was chosen has gone down meanwhile, which the table shows by now.
+            Outcome::Retry => {}
+        }
+    }
+    Err(Error::unavailable(format!("no node is up that could take queue '{name}' in vhost '{vhost}'")))
+}
+
+pub(crate) async fn delete(
+    State(node): Shared,
+    Extension(access): Extension<Access>,
+    Names((vhost, name)): Names<(String, String)>,
+    parameters: Parameters,
+) -> Result<StatusCode, Error> {
+    if let Some(condition) = ["if-empty", "if-unused"].into_iter().find(|condition| parameters.is_true(condition)) {
+        return Err(Error::bad_request(format!("{condition} is not supported over HTTP: delete the queue over AMQP, where its owner decides")));
+    }
+    let only = {
+        let table = node.metadata().table().read();
+        access.vhost(&table, &vhost)?;
+        let queue = table.queue(&vhost, &name).ok_or_else(|| none(&vhost, &name))?;
+        if queue.exclusive.is_some() {
+            return Err(Error::bad_request(format!("cannot obtain exclusive access to locked queue '{name}' in vhost '{vhost}'")));
+        }
+        queue.id
+    };
+    change(&node, Command::DeleteQueue { vhost, name, only: Some(only), session: node.own_session() }).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+pub(crate) fn none(vhost: &str, name: &str) -> Error {
+    Error::not_found(format!("no queue '{name}' in vhost '{vhost}'"))
+}
