@@ -214,19 +214,23 @@ pub(crate) async fn delete(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// The binding between two ends whose properties key is given, exactly or, if there is no such one, unescaped.
+/// The binding between two ends whose properties key is given, exactly or, if there is no such one and only one that it can mean, unescaped.
 fn find<'a>(table: &'a Table, vhost: &str, source: &str, end: &Destination, given: &str) -> Result<BindingView<'a>, Error> {
-    let unescaped = |key: &str| percent_decode_str(&key.replace('+', " ")).decode_utf8_lossy() == given;
-    let mut alike = None;
+    let unescaped = |key: &str| percent_decode_str(key).decode_utf8_lossy().replace('+', " ");
+    let loosely = given.replace('+', " ");
+    let mut alike = Vec::new();
     for binding in table.bindings_of_destination(vhost, end).filter(|binding| binding.source == source) {
         if binding.properties_key == given {
             return Ok(binding);
         }
-        if alike.is_none() && unescaped(&binding.properties_key) {
-            alike = Some(binding);
+        if unescaped(&binding.properties_key) == loosely {
+            alike.push(binding);
         }
     }
-    alike.ok_or_else(|| none(given))
+    match alike.pop() {
+        Some(binding) if alike.is_empty() => Ok(binding),
+        Some(_) | None => Err(none(given)),
+    }
 }
 
 fn none(properties_key: &str) -> Error {

@@ -39,7 +39,7 @@ async fn a_node_tells_its_state() {
 
     let overview = api.get("overview").await;
     assert_eq!((&overview["cluster_name"], &overview["node"], &overview["rabbitmq_version"]), (&json!("test"), &json!("node1"), &json!("4.3.0")));
-    assert_eq!(overview["object_totals"], json!({"exchanges": 7, "queues": 0, "consumers": 0}));
+    assert_eq!(overview["object_totals"], json!({"exchanges": 6, "queues": 0, "consumers": 0}));
     assert_eq!(overview["listeners"][0], json!({"node": "node1", "protocol": "amqp", "ip_address": "127.0.0.1", "port": 5672}));
     assert_eq!(api.get("nodes").await[0]["running"], true);
     assert_eq!(api.get("nodes/node1").await["mem_alarm"], false);
