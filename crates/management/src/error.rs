@@ -16,7 +16,11 @@ pub(crate) struct Error {
 
 impl Error {
     pub(crate) fn new(status: StatusCode, error: &'static str, reason: impl Into<String>) -> Self {
-        Self { status, error, reason: reason.into() }
+        Self {
+            status,
+            error,
+            reason: reason.into(),
+        }
     }
 
     /// The request makes no sense, or what it asks for is refused.
@@ -36,7 +40,11 @@ impl Error {
 
     /// The node cannot do it now.
     pub(crate) fn unavailable(reason: impl Into<String>) -> Self {
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason)
+        Self::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "service_unavailable",
+            reason,
+        )
     }
 }
 
@@ -55,7 +63,10 @@ impl IntoResponse for Error {
     fn into_response(self) -> Response {
         let body = Json(json!({"error": self.error, "reason": self.reason}));
         if self.status == StatusCode::UNAUTHORIZED {
-            let challenge = [(header::WWW_AUTHENTICATE, "Basic realm=\"Warren Management\"")];
+            let challenge = [(
+                header::WWW_AUTHENTICATE,
+                "Basic realm=\"Warren Management\"",
+            )];
             return (self.status, challenge, body).into_response();
         }
         (self.status, body).into_response()

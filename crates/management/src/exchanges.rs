@@ -29,15 +29,29 @@ fn described(exchange: &ExchangeView<'_>) -> Value {
     })
 }
 
-pub(crate) async fn list_all(State(node): Shared, Extension(access): Extension<Access>, parameters: Parameters) -> Result<Json<Value>, Error> {
+pub(crate) async fn list_all(
+    State(node): Shared,
+    Extension(access): Extension<Access>,
+    parameters: Parameters,
+) -> Result<Json<Value>, Error> {
     listed(&node, &access, None, &parameters)
 }
 
-pub(crate) async fn list(State(node): Shared, Extension(access): Extension<Access>, Names(vhost): Names<String>, parameters: Parameters) -> Result<Json<Value>, Error> {
+pub(crate) async fn list(
+    State(node): Shared,
+    Extension(access): Extension<Access>,
+    Names(vhost): Names<String>,
+    parameters: Parameters,
+) -> Result<Json<Value>, Error> {
     listed(&node, &access, Some(&vhost), &parameters)
 }
 
-fn listed(node: &Node, access: &Access, vhost: Option<&str>, parameters: &Parameters) -> Result<Json<Value>, Error> {
+fn listed(
+    node: &Node,
+    access: &Access,
+    vhost: Option<&str>,
+    parameters: &Parameters,
+) -> Result<Json<Value>, Error> {
     let listing = Listing::new(parameters)?;
     let vhosts = access.vhosts(&node.metadata().table().read(), vhost)?;
     let mut rows = Vec::new();
@@ -48,10 +62,17 @@ fn listed(node: &Node, access: &Access, vhost: Option<&str>, parameters: &Parame
     listing.of_rows(rows).map(Json)
 }
 
-pub(crate) async fn get(State(node): Shared, Extension(access): Extension<Access>, Names((vhost, name)): Names<(String, String)>) -> Result<Json<Value>, Error> {
+pub(crate) async fn get(
+    State(node): Shared,
+    Extension(access): Extension<Access>,
+    Names((vhost, name)): Names<(String, String)>,
+) -> Result<Json<Value>, Error> {
     let table = node.metadata().table().read();
     access.vhost(&table, &vhost)?;
-    table.exchange(&vhost, exchange_name(&name)).map(|exchange| Json(described(&exchange))).ok_or_else(|| none(&vhost, &name))
+    table
+        .exchange(&vhost, exchange_name(&name))
+        .map(|exchange| Json(described(&exchange)))
+        .ok_or_else(|| none(&vhost, &name))
 }
 
 /// Declares an exchange: 201 if it is new, 204 if it is there already as asked.
@@ -78,7 +99,11 @@ pub(crate) async fn put(
         arguments: body.arguments()?,
     };
     change(&node, Command::DeclareExchange(declare)).await?;
-    Ok(if known { StatusCode::NO_CONTENT } else { StatusCode::CREATED })
+    Ok(if known {
+        StatusCode::NO_CONTENT
+    } else {
+        StatusCode::CREATED
+    })
 }
 
 pub(crate) async fn delete(
@@ -91,9 +116,19 @@ pub(crate) async fn delete(
     {
         let table = node.metadata().table().read();
         access.vhost(&table, &vhost)?;
-        table.exchange(&vhost, &name).ok_or_else(|| none(&vhost, &name))?;
+        table
+            .exchange(&vhost, &name)
+            .ok_or_else(|| none(&vhost, &name))?;
     }
-    change(&node, Command::DeleteExchange { vhost, name, if_unused: parameters.is_true("if-unused") }).await?;
+    change(
+        &node,
+        Command::DeleteExchange {
+            vhost,
+            name,
+            if_unused: parameters.is_true("if-unused"),
+        },
+    )
+    .await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -28,17 +28,28 @@ pub(crate) struct Parameters(Vec<(String, String)>);
 impl Parameters {
     /// The first one of that name.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
-        self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+        self.0
+            .iter()
+            .find(|(key, _)| key == name)
+            .map(|(_, value)| value.as_str())
     }
 
     /// All of that name.
     pub(crate) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
-        self.0.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.as_str())
+        self.0
+            .iter()
+            .filter(move |(key, _)| key == name)
+            .map(|(_, value)| value.as_str())
     }
 
     #[cfg(test)]
     pub(crate) fn of(pairs: &[(&str, &str)]) -> Self {
-        Self(pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect())
+        Self(
+            pairs
+                .iter()
+                .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+                .collect(),
+        )
     }
 
     /// Whether one is `true`.
@@ -65,17 +76,26 @@ impl<S: Send + Sync> FromRequest<S> for Body {
     type Rejection = Error;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Error> {
-        let bytes = Bytes::from_request(request, state).await.map_err(|rejection| match rejection.status() {
-            StatusCode::PAYLOAD_TOO_LARGE => Error::new(StatusCode::PAYLOAD_TOO_LARGE, "bad_request", "Exceeded HTTP request body size limit"),
-            _ => Error::bad_request(rejection.body_text()),
-        })?;
+        let bytes =
+            Bytes::from_request(request, state)
+                .await
+                .map_err(|rejection| match rejection.status() {
+                    StatusCode::PAYLOAD_TOO_LARGE => Error::new(
+                        StatusCode::PAYLOAD_TOO_LARGE,
+                        "bad_request",
+                        "Exceeded HTTP request body size limit",
+                    ),
+                    _ => Error::bad_request(rejection.body_text()),
+                })?;
         if bytes.iter().all(u8::is_ascii_whitespace) {
             return Ok(Self(Map::new()));
         }
         match serde_json::from_slice(&bytes) {
             Ok(Value::Object(fields)) => Ok(Self(fields)),
             Ok(Value::Null) => Ok(Self(Map::new())),
-            Ok(Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_)) => Err(Error::bad_request("the body must be a JSON object")),
+            Ok(Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_)) => {
+                Err(Error::bad_request("the body must be a JSON object"))
+            }
             Err(error) => Err(Error::bad_request(format!("not_json: {error}"))),
         }
     }
@@ -84,7 +104,8 @@ impl<S: Send + Sync> FromRequest<S> for Body {
 impl Body {
     /// A text that must be there.
     pub(crate) fn text(&self, key: &str) -> Result<&str, Error> {
-        self.optional_text(key)?.ok_or_else(|| Error::bad_request(format!("key_missing: {key}")))
+        self.optional_text(key)?
+            .ok_or_else(|| Error::bad_request(format!("key_missing: {key}")))
     }
 
     /// A text that may be left out.
@@ -92,7 +113,9 @@ impl Body {
         match self.0.get(key) {
             None | Some(Value::Null) => Ok(None),
             Some(Value::String(text)) => Ok(Some(text)),
-            Some(other) => Err(Error::bad_request(format!("{key} must be a string, not {other}"))),
+            Some(other) => Err(Error::bad_request(format!(
+                "{key} must be a string, not {other}"
+            ))),
         }
     }
 
@@ -103,7 +126,9 @@ impl Body {
             Some(Value::Bool(value)) => Ok(*value),
             Some(Value::String(text)) if text == "true" => Ok(true),
             Some(Value::String(text)) if text == "false" => Ok(false),
-            Some(other) => Err(Error::bad_request(format!("{key} must be true or false, not {other}"))),
+            Some(other) => Err(Error::bad_request(format!(
+                "{key} must be true or false, not {other}"
+            ))),
         }
     }
 
@@ -114,7 +139,9 @@ impl Body {
             Some(Value::Object(fields)) => crate::arguments::to_table(fields),
             // What PHP makes of an empty map.
             Some(Value::Array(items)) if items.is_empty() => Ok(Vec::new()),
-            Some(other) => Err(Error::bad_request(format!("arguments must be an object, not {other}"))),
+            Some(other) => Err(Error::bad_request(format!(
+                "arguments must be an object, not {other}"
+            ))),
         }
     }
 }

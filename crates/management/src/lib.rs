@@ -61,7 +61,10 @@ fn check_name(what: &str, name: &str) -> Result<(), Error> {
     if name.len() <= NAME_BYTES_MAX {
         return Ok(());
     }
-    Err(Error::bad_request(format!("the {what} has {} bytes; at most {NAME_BYTES_MAX} are possible", name.len())))
+    Err(Error::bad_request(format!(
+        "the {what} has {} bytes; at most {NAME_BYTES_MAX} are possible",
+        name.len()
+    )))
 }
 
 /// The name of an exchange in a path or parameter: `amq.default` stands for the default exchange, whose name is empty.

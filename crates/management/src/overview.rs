@@ -11,19 +11,31 @@ use warren_node::Node;
 use warren_routing::NodeRecord;
 
 /// What there is, as far as the user may see it. Totals of messages are those of the owners that answered; the others are named.
-pub(crate) async fn overview(State(node): Shared, Extension(access): Extension<Access>) -> Json<Value> {
+pub(crate) async fn overview(
+    State(node): Shared,
+    Extension(access): Extension<Access>,
+) -> Json<Value> {
     let (counts, silent) = node.queue_counts(None, PEERS_DEADLINE).await;
     let table = node.metadata().table().read();
-    let vhosts: Vec<&str> = table.vhosts().filter(|vhost| access.sees(&table, vhost)).collect();
+    let vhosts: Vec<&str> = table
+        .vhosts()
+        .filter(|vhost| access.sees(&table, vhost))
+        .collect();
     let (mut ready, mut unacked, mut consumers) = (0, 0, 0);
     for (id, count) in &counts {
-        if table.queue_by_id(*id).is_some_and(|queue| vhosts.contains(&queue.vhost)) {
+        if table
+            .queue_by_id(*id)
+            .is_some_and(|queue| vhosts.contains(&queue.vhost))
+        {
             ready += count.ready;
             unacked += count.unacked;
             consumers += u64::from(count.consumers);
         }
     }
-    let silent = silent.iter().filter_map(|id| table.node(*id)).map(|member| member.name.as_str());
+    let silent = silent
+        .iter()
+        .filter_map(|id| table.node(*id))
+        .map(|member| member.name.as_str());
     Json(json!({
         "product_name": "Warren",
         "product_version": env!("CARGO_PKG_VERSION"),
@@ -47,9 +59,17 @@ fn listeners(member: &NodeRecord) -> impl Iterator<Item = Value> + use<> {
     let listener = |protocol: &str, address: &str| {
         let (host, port) = address.rsplit_once(':')?;
         let port: u16 = port.parse().ok()?;
-        Some(json!({"node": member.name, "protocol": protocol, "ip_address": host.trim_matches(['[', ']']), "port": port}))
+        Some(
+            json!({"node": member.name, "protocol": protocol, "ip_address": host.trim_matches(['[', ']']), "port": port}),
+        )
     };
-    [listener("amqp", &member.amqp), listener("http", &member.http), listener("clustering", &member.address)].into_iter().flatten()
+    [
+        listener("amqp", &member.amqp),
+        listener("http", &member.http),
+        listener("clustering", &member.address),
+    ]
+    .into_iter()
+    .flatten()
 }
 
 /// The cluster's name.
@@ -57,17 +77,31 @@ pub(crate) async fn cluster_name(State(node): Shared) -> Json<Value> {
     Json(json!({"name": node.config().cluster_name}))
 }
 
-pub(crate) async fn nodes(State(node): Shared, Extension(access): Extension<Access>) -> Result<Json<Value>, Error> {
+pub(crate) async fn nodes(
+    State(node): Shared,
+    Extension(access): Extension<Access>,
+) -> Result<Json<Value>, Error> {
     access.monitoring()?;
     let table = node.metadata().table().read();
-    Ok(Json(table.nodes().map(|member| described(member, &node)).collect()))
+    Ok(Json(
+        table
+            .nodes()
+            .map(|member| described(member, &node))
+            .collect(),
+    ))
 }
 
-pub(crate) async fn node(State(node): Shared, Extension(access): Extension<Access>, Names(name): Names<String>) -> Result<Json<Value>, Error> {
+pub(crate) async fn node(
+    State(node): Shared,
+    Extension(access): Extension<Access>,
+    Names(name): Names<String>,
+) -> Result<Json<Value>, Error> {
     access.monitoring()?;
     let table = node.metadata().table().read();
     let member = table.nodes().find(|member| member.name == name);
-    member.map(|member| Json(described(member, &node))).ok_or_else(|| Error::not_found(format!("no node '{name}' in the cluster")))
+    member
+        .map(|member| Json(described(member, &node)))
+        .ok_or_else(|| Error::not_found(format!("no node '{name}' in the cluster")))
 }
 
 /// A node as the table knows it, and more of the one that answers.

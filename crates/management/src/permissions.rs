@@ -13,49 +13,123 @@ use warren_model::command::Permission;
 use warren_routing::Table;
 
 fn described(permission: &Permission) -> Value {
-    let Permission { user, vhost, configure, write, read } = permission;
+    let Permission {
+        user,
+        vhost,
+        configure,
+        write,
+        read,
+    } = permission;
     json!({"user": user, "vhost": vhost, "configure": configure, "write": write, "read": read})
 }
 
-pub(crate) async fn list(State(node): Shared, Extension(access): Extension<Access>) -> Result<Json<Value>, Error> {
+pub(crate) async fn list(
+    State(node): Shared,
+    Extension(access): Extension<Access>,
+) -> Result<Json<Value>, Error> {
     access.administrator()?;
-    Ok(Json(node.metadata().table().read().permissions().map(described).collect()))
+    Ok(Json(
+        node.metadata()
+            .table()
+            .read()
+            .permissions()
+            .map(described)
+            .collect(),
+    ))
 }
 
-pub(crate) async fn of_user(State(node): Shared, Extension(access): Extension<Access>, Names(user): Names<String>) -> Result<Json<Value>, Error> {
+pub(crate) async fn of_user(
+    State(node): Shared,
+    Extension(access): Extension<Access>,
+    Names(user): Names<String>,
+) -> Result<Json<Value>, Error> {
     access.administrator()?;
     let table = node.metadata().table().read();
     check_ends(&table, None, Some(&user))?;
-    Ok(Json(table.permissions().filter(|permission| permission.user == user).map(described).collect()))
+    Ok(Json(
+        table
+            .permissions()
+            .filter(|permission| permission.user == user)
+            .map(described)
+            .collect(),
+    ))
 }
 
-pub(crate) async fn of_vhost(State(node): Shared, Extension(access): Extension<Access>, Names(vhost): Names<String>) -> Result<Json<Value>, Error> {
+pub(crate) async fn of_vhost(
+    State(node): Shared,
+    Extension(access): Extension<Access>,
+    Names(vhost): Names<String>,
+) -> Result<Json<Value>, Error> {
     access.administrator()?;
     let table = node.metadata().table().read();
     check_ends(&table, Some(&vhost), None)?;
-    Ok(Json(table.permissions().filter(|permission| permission.vhost == vhost).map(described).collect()))
+    Ok(Json(
+        table
+            .permissions()
+            .filter(|permission| permission.vhost == vhost)
+            .map(described)
+            .collect(),
+    ))
 }
 
-pub(crate) async fn get(State(node): Shared, Extension(access): Extension<Access>, Names((vhost, user)): Names<(String, String)>) -> Result<Json<Value>, Error> {
+pub(crate) async fn get(
+    State(node): Shared,
+    Extension(access): Extension<Access>,
+    Names((vhost, user)): Names<(String, String)>,
+) -> Result<Json<Value>, Error> {
     access.administrator()?;
     let table = node.metadata().table().read();
     check_ends(&table, Some(&vhost), Some(&user))?;
-    table.permission(&user, &vhost).map(|permission| Json(described(permission))).ok_or_else(|| none(&vhost, &user))
+    table
+        .permission(&user, &vhost)
+        .map(|permission| Json(described(permission)))
+        .ok_or_else(|| none(&vhost, &user))
 }
 
-pub(crate) async fn put(State(node): Shared, Names((vhost, user)): Names<(String, String)>, body: Body) -> Result<StatusCode, Error> {
-    let [configure, write, read] = [pattern(&body, "configure")?, pattern(&body, "write")?, pattern(&body, "read")?];
+pub(crate) async fn put(
+    State(node): Shared,
+    Names((vhost, user)): Names<(String, String)>,
+    body: Body,
+) -> Result<StatusCode, Error> {
+    let [configure, write, read] = [
+        pattern(&body, "configure")?,
+        pattern(&body, "write")?,
+        pattern(&body, "read")?,
+    ];
     let known = {
         let table = node.metadata().table().read();
         check_ends(&table, Some(&vhost), Some(&user))?;
         table.permission(&user, &vhost).is_some()
     };
-    change(&node, Command::SetPermission(Permission { user, vhost, configure, write, read })).await?;
-    Ok(if known { StatusCode::NO_CONTENT } else { StatusCode::CREATED })
+    change(
+        &node,
+        Command::SetPermission(Permission {
+            user,
+            vhost,
+            configure,
+            write,
+            read,
+        }),
+    )
+    .await?;
+    Ok(if known {
+        StatusCode::NO_CONTENT
+    } else {
+        StatusCode::CREATED
+    })
 }
 
-pub(crate) async fn delete(State(node): Shared, Names((vhost, user)): Names<(String, String)>) -> Result<StatusCode, Error> {
-    if node.metadata().table().read().permission(&user, &vhost).is_none() {
+pub(crate) async fn delete(
+    State(node): Shared,
+    Names((vhost, user)): Names<(String, String)>,
+) -> Result<StatusCode, Error> {
+    if node
+        .metadata()
+        .table()
+        .read()
+        .permission(&user, &vhost)
+        .is_none()
+    {
         return Err(none(&vhost, &user));
     }
     change(&node, Command::ClearPermission { user, vhost }).await?;
@@ -63,7 +137,9 @@ pub(crate) async fn delete(State(node): Shared, Names((vhost, user)): Names<(Str
 }
 
 fn none(vhost: &str, user: &str) -> Error {
-    Error::not_found(format!("user '{user}' has no permissions in vhost '{vhost}'"))
+    Error::not_found(format!(
+        "user '{user}' has no permissions in vhost '{vhost}'"
+    ))
 }
 
 fn check_ends(table: &Table, vhost: Option<&str>, user: Option<&str>) -> Result<(), Error> {
@@ -81,6 +157,8 @@ fn pattern(body: &Body, key: &str) -> Result<String, Error> {
     let text = body.text(key)?;
     match regex::Regex::new(text) {
         Ok(_) => Ok(text.to_owned()),
-        Err(error) => Err(Error::bad_request(format!("{key} is no regular expression: {error}"))),
+        Err(error) => Err(Error::bad_request(format!(
+            "{key} is no regular expression: {error}"
+        ))),
     }
 }

@@ -25,15 +25,29 @@ pub(crate) struct Key {
     pub(crate) name: String,
 }
 
-pub(crate) async fn list_all(State(node): Shared, Extension(access): Extension<Access>, parameters: Parameters) -> Result<Json<Value>, Error> {
+pub(crate) async fn list_all(
+    State(node): Shared,
+    Extension(access): Extension<Access>,
+    parameters: Parameters,
+) -> Result<Json<Value>, Error> {
     listed(&node, &access, None, &parameters).await
 }
 
-pub(crate) async fn list(State(node): Shared, Extension(access): Extension<Access>, Names(vhost): Names<String>, parameters: Parameters) -> Result<Json<Value>, Error> {
+pub(crate) async fn list(
+    State(node): Shared,
+    Extension(access): Extension<Access>,
+    Names(vhost): Names<String>,
+    parameters: Parameters,
+) -> Result<Json<Value>, Error> {
     listed(&node, &access, Some(&vhost), &parameters).await
 }
 
-async fn listed(node: &Arc<Node>, access: &Access, vhost: Option<&str>, parameters: &Parameters) -> Result<Json<Value>, Error> {
+async fn listed(
+    node: &Arc<Node>,
+    access: &Access,
+    vhost: Option<&str>,
+    parameters: &Parameters,
+) -> Result<Json<Value>, Error> {
     let listing = Listing::new(parameters)?;
     let vhosts = access.vhosts(&node.metadata().table().read(), vhost)?;
     let mut all = Vec::new();
@@ -60,7 +74,17 @@ pub(crate) async fn keys(node: &Node, vhost: &str, into: &mut Vec<Key>) {
     let mut after = String::new();
     loop {
         let before = into.len();
-        into.extend(node.metadata().table().read().queues_after(vhost, &after).take(CHUNK).map(|queue| Key { id: queue.id, name: queue.name.to_owned() }));
+        into.extend(
+            node.metadata()
+                .table()
+                .read()
+                .queues_after(vhost, &after)
+                .take(CHUNK)
+                .map(|queue| Key {
+                    id: queue.id,
+                    name: queue.name.to_owned(),
+                }),
+        );
         match into.last() {
             Some(last) if into.len() == before + CHUNK => after.clone_from(&last.name),
             Some(_) | None => return,
@@ -79,7 +103,12 @@ async fn rows(node: &Arc<Node>, keys: &[Key]) -> Vec<Value> {
         {
             let table = node.metadata().table().read();
             let ownership = node.ownership(&table);
-            rows.extend(chunk.iter().filter_map(|key| table.queue_by_id(key.id)).map(|queue| counted.described(&queue, &table, &ownership)));
+            rows.extend(
+                chunk
+                    .iter()
+                    .filter_map(|key| table.queue_by_id(key.id))
+                    .map(|queue| counted.described(&queue, &table, &ownership)),
+            );
         }
         tokio::task::yield_now().await;
     }
@@ -125,13 +154,28 @@ impl Counted {
     }
 }
 
-pub(crate) async fn get(State(node): Shared, Extension(access): Extension<Access>, Names((vhost, name)): Names<(String, String)>) -> Result<Json<Value>, Error> {
+pub(crate) async fn get(
+    State(node): Shared,
+    Extension(access): Extension<Access>,
+    Names((vhost, name)): Names<(String, String)>,
+) -> Result<Json<Value>, Error> {
     let id = {
         let table = node.metadata().table().read();
         access.vhost(&table, &vhost)?;
-        table.queue(&vhost, &name).ok_or_else(|| none(&vhost, &name))?.id
+        table
+            .queue(&vhost, &name)
+            .ok_or_else(|| none(&vhost, &name))?
+            .id
     };
-    let row = rows(&node, &[Key { id, name: name.clone() }]).await.pop();
+    let row = rows(
+        &node,
+        &[Key {
+            id,
+            name: name.clone(),
+        }],
+    )
+    .await
+    .pop();
     row.map(Json).ok_or_else(|| none(&vhost, &name))
 }
 
@@ -145,9 +189,15 @@ pub(crate) async fn put(
     check_name("name of the queue", &name)?;
     access.vhost(&node.metadata().table().read(), &vhost)?;
     if body.flag("exclusive")? {
-        return Err(Error::bad_request("an exclusive queue belongs to a connection: declare it over AMQP"));
+        return Err(Error::bad_request(
+            "an exclusive queue belongs to a connection: declare it over AMQP",
+        ));
     }
-    let (durable, auto_delete, arguments) = (body.flag("durable")?, body.flag("auto_delete")?, body.arguments()?);
+    let (durable, auto_delete, arguments) = (
+        body.flag("durable")?,
+        body.flag("auto_delete")?,
+        body.arguments()?,
+    );
     let until = Instant::now() + CHANGE_DEADLINE;
     while Instant::now() < until {
         let place = {
@@ -168,12 +218,16 @@ pub(crate) async fn put(
         };
         match change(&node, Command::DeclareQueue(declare)).await? {
             Outcome::Queue { created: true, .. } => return Ok(StatusCode::CREATED),
-            Outcome::Queue { created: false, .. } | Outcome::Done | Outcome::Refused(_) => return Ok(StatusCode::NO_CONTENT),
+            Outcome::Queue { created: false, .. } | Outcome::Done | Outcome::Refused(_) => {
+                return Ok(StatusCode::NO_CONTENT);
+            }
             // The node that was chosen has gone down meanwhile, which the table shows by now.
             Outcome::Retry => {}
         }
     }
-    Err(Error::unavailable(format!("no node is up that could take queue '{name}' in vhost '{vhost}'")))
+    Err(Error::unavailable(format!(
+        "no node is up that could take queue '{name}' in vhost '{vhost}'"
+    )))
 }
 
 pub(crate) async fn delete(
@@ -182,19 +236,37 @@ pub(crate) async fn delete(
     Names((vhost, name)): Names<(String, String)>,
     parameters: Parameters,
 ) -> Result<StatusCode, Error> {
-    if let Some(condition) = ["if-empty", "if-unused"].into_iter().find(|condition| parameters.is_true(condition)) {
-        return Err(Error::bad_request(format!("{condition} is not supported over HTTP: delete the queue over AMQP, where its owner decides")));
+    if let Some(condition) = ["if-empty", "if-unused"]
+        .into_iter()
+        .find(|condition| parameters.is_true(condition))
+    {
+        return Err(Error::bad_request(format!(
+            "{condition} is not supported over HTTP: delete the queue over AMQP, where its owner decides"
+        )));
     }
     let only = {
         let table = node.metadata().table().read();
         access.vhost(&table, &vhost)?;
-        let queue = table.queue(&vhost, &name).ok_or_else(|| none(&vhost, &name))?;
+        let queue = table
+            .queue(&vhost, &name)
+            .ok_or_else(|| none(&vhost, &name))?;
         if queue.exclusive.is_some() {
-            return Err(Error::bad_request(format!("cannot obtain exclusive access to locked queue '{name}' in vhost '{vhost}'")));
+            return Err(Error::bad_request(format!(
+                "cannot obtain exclusive access to locked queue '{name}' in vhost '{vhost}'"
+            )));
         }
         queue.id
     };
-    change(&node, Command::DeleteQueue { vhost, name, only: Some(only), session: node.own_session() }).await?;
+    change(
+        &node,
+        Command::DeleteQueue {
+            vhost,
+            name,
+            only: Some(only),
+            session: node.own_session(),
+        },
+    )
+    .await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -36,7 +36,9 @@ pub async fn serve(node: Arc<Node>, listener: TcpListener) {
     let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let mut connections = JoinSet::new();
     loop {
-        let Ok(permit) = permits.clone().acquire_owned().await else { return };
+        let Ok(permit) = permits.clone().acquire_owned().await else {
+            return;
+        };
         while connections.try_join_next().is_some() {}
         match listener.accept().await {
             Ok((stream, peer)) => {
@@ -65,7 +67,10 @@ async fn serve_one(api: Router, stream: TcpStream, peer: SocketAddr) {
         TowerToHyperService::new(api.clone()).call(request)
     });
     let mut server = http1::Builder::new();
-    server.timer(TokioTimer::new()).header_read_timeout(HEAD_DEADLINE).max_buf_size(HEAD_BYTES_MAX);
+    server
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_DEADLINE)
+        .max_buf_size(HEAD_BYTES_MAX);
     let mut connection = pin!(server.serve_connection(TokioIo::new(stream), service));
     let result = match tokio::time::timeout(LIFETIME, connection.as_mut()).await {
         Ok(result) => result,
@@ -73,7 +78,9 @@ async fn serve_one(api: Router, stream: TcpStream, peer: SocketAddr) {
             connection.as_mut().graceful_shutdown();
             match tokio::time::timeout(LAST_REQUEST, connection).await {
                 Ok(result) => result,
-                Err(_) => return tracing::info!(%peer, "a connection to the HTTP API was dropped: its client reads too slowly"),
+                Err(_) => {
+                    return tracing::info!(%peer, "a connection to the HTTP API was dropped: its client reads too slowly");
+                }
             }
         }
     };

@@ -42,11 +42,16 @@ fn why_not(node: &Node) -> &'static str {
 /// The table's digest with the index that it belongs to: equal indices must have equal digests.
 pub(crate) async fn digest(State(node): Shared) -> Json<Value> {
     let table = node.metadata().table().read();
-    Json(json!({"node": node.name(), "applied_index": table.index(), "digest": hex(&table.digest()), "ring_epoch": table.epoch()}))
+    Json(
+        json!({"node": node.name(), "applied_index": table.index(), "digest": hex(&table.digest()), "ring_epoch": table.epoch()}),
+    )
 }
 
 /// The ring's members and who owns which shard.
-pub(crate) async fn ring(State(node): Shared, Extension(access): Extension<Access>) -> Result<Json<Value>, Error> {
+pub(crate) async fn ring(
+    State(node): Shared,
+    Extension(access): Extension<Access>,
+) -> Result<Json<Value>, Error> {
     access.monitoring()?;
     let table = node.metadata().table().read();
     let ownership = node.ownership(&table);
@@ -64,7 +69,11 @@ pub(crate) async fn ring(State(node): Shared, Extension(access): Extension<Acces
             "shards_owned": owned.get(&member.id).copied().unwrap_or(0),
         })
     });
-    let owners = ownership.of_shards().map(|owner| owner.and_then(|id| table.node(id)).map(|owner| owner.name.as_str()));
+    let owners = ownership.of_shards().map(|owner| {
+        owner
+            .and_then(|id| table.node(id))
+            .map(|owner| owner.name.as_str())
+    });
     Ok(Json(json!({
         "epoch": ownership.epoch(),
         "shards": ownership.shards(),
@@ -74,7 +83,10 @@ pub(crate) async fn ring(State(node): Shared, Extension(access): Extension<Acces
 }
 
 /// The metadata group as this node sees it.
-pub(crate) async fn cluster(State(node): Shared, Extension(access): Extension<Access>) -> Result<Json<Value>, Error> {
+pub(crate) async fn cluster(
+    State(node): Shared,
+    Extension(access): Extension<Access>,
+) -> Result<Json<Value>, Error> {
     access.monitoring()?;
     let status = node.metadata().status();
     let table = node.metadata().table().read();
@@ -93,7 +105,9 @@ pub(crate) async fn cluster(State(node): Shared, Extension(access): Extension<Ac
             "last_seen_ms": member.last_seen.map(|ago| u64::try_from(ago.as_millis()).unwrap_or(u64::MAX)),
         })
     });
-    let leader = status.leader.and_then(|leader| status.members.iter().find(|member| member.node == leader));
+    let leader = status
+        .leader
+        .and_then(|leader| status.members.iter().find(|member| member.node == leader));
     Ok(Json(json!({
         "cluster": status.cluster.map(|cluster| format!("{cluster:032x}")),
         "node": status.name,
@@ -107,13 +121,23 @@ pub(crate) async fn cluster(State(node): Shared, Extension(access): Extension<Ac
 }
 
 /// Where a message would go, and why.
-pub(crate) async fn explain(State(node): Shared, Extension(access): Extension<Access>, parameters: Parameters) -> Result<Json<Value>, Error> {
+pub(crate) async fn explain(
+    State(node): Shared,
+    Extension(access): Extension<Access>,
+    parameters: Parameters,
+) -> Result<Json<Value>, Error> {
     let text = |name| parameters.get(name).unwrap_or_default();
-    let (vhost, exchange, key) = (parameters.get("vhost").unwrap_or("/"), crate::exchange_name(text("exchange")), text("key"));
+    let (vhost, exchange, key) = (
+        parameters.get("vhost").unwrap_or("/"),
+        crate::exchange_name(text("exchange")),
+        text("key"),
+    );
     crate::check_name("routing key", key)?;
     let mut headers = OwnedTable::new();
     for header in parameters.all("header") {
-        let (name, value) = header.split_once('=').ok_or_else(|| Error::bad_request(format!("header '{header}' is not NAME=VALUE")))?;
+        let (name, value) = header
+            .split_once('=')
+            .ok_or_else(|| Error::bad_request(format!("header '{header}' is not NAME=VALUE")))?;
         crate::check_name("name of a header", name)?;
         headers.put(name, arguments::from_text(value));
     }
@@ -122,15 +146,26 @@ pub(crate) async fn explain(State(node): Shared, Extension(access): Extension<Ac
     if let Ok(headers) = Table::parse(&headers)
         && !headers.is_empty()
     {
-        Properties { headers: Some(headers), ..Properties::default() }.encode(&mut properties);
+        Properties {
+            headers: Some(headers),
+            ..Properties::default()
+        }
+        .encode(&mut properties);
     }
     let keys = [key.as_bytes()];
     let table = node.metadata().table().read();
     access.vhost(&table, vhost)?;
-    let explanation = table.explain(&Publish { vhost, exchange: exchange.as_bytes(), routing_keys: &keys, properties: &properties });
+    let explanation = table.explain(&Publish {
+        vhost,
+        exchange: exchange.as_bytes(),
+        routing_keys: &keys,
+        properties: &properties,
+    });
     let ownership = node.ownership(&table);
     let queues = explanation.queues.iter().map(|(target, name)| {
-        let owner = ownership.of_place(target.place).and_then(|owner| table.node(owner));
+        let owner = ownership
+            .of_place(target.place)
+            .and_then(|owner| table.node(owner));
         json!({"name": name, "node": owner.map(|owner| &owner.name)})
     });
     let queues: Vec<Value> = queues.collect();
@@ -186,9 +221,11 @@ fn binding(binding: &BindingExplanation) -> Value {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    bytes
+        .iter()
+        .fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+            // Writing to a string cannot fail.
+            let _ = write!(text, "{byte:02x}");
+            text
+        })
 }

@@ -34,28 +34,67 @@ pub(crate) async fn whoami(Extension(access): Extension<Access>) -> Json<Value> 
     Json(json!({"name": access.name, "tags": access.tags}))
 }
 
-pub(crate) async fn list(State(node): Shared, Extension(access): Extension<Access>) -> Result<Json<Value>, Error> {
+pub(crate) async fn list(
+    State(node): Shared,
+    Extension(access): Extension<Access>,
+) -> Result<Json<Value>, Error> {
     access.administrator()?;
-    Ok(Json(node.metadata().table().read().users().map(described).collect()))
+    Ok(Json(
+        node.metadata()
+            .table()
+            .read()
+            .users()
+            .map(described)
+            .collect(),
+    ))
 }
 
-pub(crate) async fn get(State(node): Shared, Extension(access): Extension<Access>, Names(name): Names<String>) -> Result<Json<Value>, Error> {
+pub(crate) async fn get(
+    State(node): Shared,
+    Extension(access): Extension<Access>,
+    Names(name): Names<String>,
+) -> Result<Json<Value>, Error> {
     access.administrator()?;
-    node.metadata().table().read().user(&name).map(|user| Json(described(user))).ok_or_else(|| no_user(&name))
+    node.metadata()
+        .table()
+        .read()
+        .user(&name)
+        .map(|user| Json(described(user)))
+        .ok_or_else(|| no_user(&name))
 }
 
 /// Makes or replaces a user. Without a password or its hash, a known user keeps its own, and a new one cannot log in with one.
-pub(crate) async fn put(State(node): Shared, Names(name): Names<String>, body: Body) -> Result<StatusCode, Error> {
+pub(crate) async fn put(
+    State(node): Shared,
+    Names(name): Names<String>,
+    body: Body,
+) -> Result<StatusCode, Error> {
     check_name("name of the user", &name)?;
     let tags = tags(&body)?;
     let known = node.metadata().table().read().user(&name).cloned();
-    let status = if known.is_some() { StatusCode::NO_CONTENT } else { StatusCode::CREATED };
-    let user = match (body.optional_text("password")?, body.optional_text("password_hash")?) {
-        (Some(_), Some(_)) => return Err(Error::bad_request("give password or password_hash, not both")),
+    let status = if known.is_some() {
+        StatusCode::NO_CONTENT
+    } else {
+        StatusCode::CREATED
+    };
+    let user = match (
+        body.optional_text("password")?,
+        body.optional_text("password_hash")?,
+    ) {
+        (Some(_), Some(_)) => {
+            return Err(Error::bad_request(
+                "give password or password_hash, not both",
+            ));
+        }
         (Some(password), None) => node.new_user(&name, password, tags),
         (None, Some(hash)) => {
             let (hashing, length) = hashing(body.optional_text("hashing_algorithm")?)?;
-            User { name, password_hash: password_hash(hash, length)?, hashing, tags }
+            User {
+                name,
+                password_hash: password_hash(hash, length)?,
+                hashing,
+                tags,
+            }
         }
         (None, None) => match known {
             Some(user) => User { tags, ..user },
@@ -66,7 +105,10 @@ pub(crate) async fn put(State(node): Shared, Names(name): Names<String>, body: B
     Ok(status)
 }
 
-pub(crate) async fn delete(State(node): Shared, Names(name): Names<String>) -> Result<StatusCode, Error> {
+pub(crate) async fn delete(
+    State(node): Shared,
+    Names(name): Names<String>,
+) -> Result<StatusCode, Error> {
     if node.metadata().table().read().user(&name).is_none() {
         return Err(no_user(&name));
     }
@@ -80,10 +122,18 @@ fn tags(body: &Body) -> Result<Vec<String>, Error> {
     let texts: Vec<&str> = match body.0.get("tags") {
         None | Some(Value::Null) => return Err(Error::bad_request("key_missing: tags")),
         Some(Value::String(text)) => text.split(',').collect(),
-        Some(Value::Array(items)) => items.iter().map(|item| item.as_str().ok_or_else(|| bad(item))).collect::<Result<_, _>>()?,
+        Some(Value::Array(items)) => items
+            .iter()
+            .map(|item| item.as_str().ok_or_else(|| bad(item)))
+            .collect::<Result<_, _>>()?,
         Some(other) => return Err(bad(other)),
     };
-    Ok(texts.into_iter().map(str::trim).filter(|tag| !tag.is_empty()).map(str::to_owned).collect())
+    Ok(texts
+        .into_iter()
+        .map(str::trim)
+        .filter(|tag| !tag.is_empty())
+        .map(str::to_owned)
+        .collect())
 }
 
 /// The algorithm and the length of its hashes.
@@ -91,17 +141,24 @@ fn hashing(name: Option<&str>) -> Result<(PasswordHashing, usize), Error> {
     match name {
         None | Some(SHA256) => Ok((PasswordHashing::SaltedSha256, 32)),
         Some(SHA512) => Ok((PasswordHashing::SaltedSha512, 64)),
-        Some(other) => Err(Error::bad_request(format!("hashing_algorithm {other} is not known; use {SHA256} or {SHA512}"))),
+        Some(other) => Err(Error::bad_request(format!(
+            "hashing_algorithm {other} is not known; use {SHA256} or {SHA512}"
+        ))),
     }
 }
 
 /// A salted hash; empty for a user who cannot log in with a password.
 fn password_hash(encoded: &str, length: usize) -> Result<Vec<u8>, Error> {
-    let hash = STANDARD.decode(encoded).map_err(|error| Error::bad_request(format!("password_hash is not base64: {error}")))?;
+    let hash = STANDARD
+        .decode(encoded)
+        .map_err(|error| Error::bad_request(format!("password_hash is not base64: {error}")))?;
     if hash.is_empty() || hash.len() == SALT_BYTES + length {
         return Ok(hash);
     }
-    Err(Error::bad_request(format!("password_hash has {} bytes; {SALT_BYTES} of salt and {length} of hash are needed", hash.len())))
+    Err(Error::bad_request(format!(
+        "password_hash has {} bytes; {SALT_BYTES} of salt and {length} of hash are needed",
+        hash.len()
+    )))
 }
 
 #[cfg(test)]
@@ -111,7 +168,10 @@ mod tests {
     #[test]
     fn tags_come_as_list_or_text() {
         let read = |value: Value| tags(&Body(value.as_object().unwrap().clone()));
-        assert_eq!(read(json!({"tags": "administrator, x,"})).unwrap(), ["administrator", "x"]);
+        assert_eq!(
+            read(json!({"tags": "administrator, x,"})).unwrap(),
+            ["administrator", "x"]
+        );
         assert_eq!(read(json!({"tags": ["a", "b"]})).unwrap(), ["a", "b"]);
         assert!(read(json!({"tags": ""})).unwrap().is_empty());
         for bad in [json!({}), json!({"tags": 1}), json!({"tags": [1]})] {

@@ -14,25 +14,44 @@ fn described(name: &str) -> Value {
     json!({"name": name, "description": "", "tags": [], "tracing": false})
 }
 
-pub(crate) async fn list(State(node): Shared, Extension(access): Extension<Access>) -> Result<Json<Value>, Error> {
+pub(crate) async fn list(
+    State(node): Shared,
+    Extension(access): Extension<Access>,
+) -> Result<Json<Value>, Error> {
     let vhosts = access.vhosts(&node.metadata().table().read(), None)?;
     Ok(Json(vhosts.iter().map(|name| described(name)).collect()))
 }
 
-pub(crate) async fn get(State(node): Shared, Extension(access): Extension<Access>, Names(name): Names<String>) -> Result<Json<Value>, Error> {
+pub(crate) async fn get(
+    State(node): Shared,
+    Extension(access): Extension<Access>,
+    Names(name): Names<String>,
+) -> Result<Json<Value>, Error> {
     access.vhost(&node.metadata().table().read(), &name)?;
     Ok(Json(described(&name)))
 }
 
 /// Makes a virtual host. What RabbitMQ keeps besides its name (description, tags, default queue type) is accepted and not kept.
-pub(crate) async fn put(State(node): Shared, Names(name): Names<String>, _: Body) -> Result<StatusCode, Error> {
+pub(crate) async fn put(
+    State(node): Shared,
+    Names(name): Names<String>,
+    _: Body,
+) -> Result<StatusCode, Error> {
     check_name("name of the virtual host", &name)?;
     let known = node.metadata().table().read().vhost_exists(&name);
     change(&node, Command::PutVhost { name }).await?;
-    Ok(if known { StatusCode::NO_CONTENT } else { StatusCode::CREATED })
+    Ok(if known {
+        StatusCode::NO_CONTENT
+    } else {
+        StatusCode::CREATED
+    })
 }
 
-pub(crate) async fn delete(State(node): Shared, Extension(access): Extension<Access>, Names(name): Names<String>) -> Result<StatusCode, Error> {
+pub(crate) async fn delete(
+    State(node): Shared,
+    Extension(access): Extension<Access>,
+    Names(name): Names<String>,
+) -> Result<StatusCode, Error> {
     access.vhost(&node.metadata().table().read(), &name)?;
     change(&node, Command::DeleteVhost { name }).await?;
     Ok(StatusCode::NO_CONTENT)

@@ -7,7 +7,10 @@ use axum::extract::ConnectInfo;
 use axum::http::{HeaderMap, Method, Request, StatusCode};
 use base64::Engine;
 use http_body_util::BodyExt;
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair, PKCS_ED25519};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+    PKCS_ED25519,
+};
 use serde_json::Value;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,18 +27,33 @@ fn tls(name: &str) -> Tls {
     let mut authority = CertificateParams::default();
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let authority = CertifiedIssuer::self_signed(authority, key()).unwrap();
-    let mut parameters = CertificateParams::new(vec![SERVER_NAME.to_owned(), name.to_owned()]).unwrap();
-    parameters.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+    let mut parameters =
+        CertificateParams::new(vec![SERVER_NAME.to_owned(), name.to_owned()]).unwrap();
+    parameters.extended_key_usages = vec![
+        ExtendedKeyUsagePurpose::ServerAuth,
+        ExtendedKeyUsagePurpose::ClientAuth,
+    ];
     let own = key();
     let certificate = parameters.signed_by(&own, &authority).unwrap();
-    Tls::from_pem(certificate.pem().as_bytes(), own.serialize_pem().as_bytes(), authority.pem().as_bytes()).unwrap()
+    Tls::from_pem(
+        certificate.pem().as_bytes(),
+        own.serialize_pem().as_bytes(),
+        authority.pem().as_bytes(),
+    )
+    .unwrap()
 }
 
 /// Starts a node that is alone in its cluster; `peers` are others that it waits for before it founds one.
 pub async fn start(peers: &[&str]) -> Arc<Node> {
-    let own = PeerAddress { name: "node1".into(), address: "127.0.0.1:1".into() };
+    let own = PeerAddress {
+        name: "node1".into(),
+        address: "127.0.0.1:1".into(),
+    };
     // Nobody is there.
-    let others = peers.iter().map(|name| PeerAddress { name: (*name).to_owned(), address: "127.0.0.1:9".into() });
+    let others = peers.iter().map(|name| PeerAddress {
+        name: (*name).to_owned(),
+        address: "127.0.0.1:9".into(),
+    });
     let config = Config {
         name: "node1".into(),
         cluster_name: "test".into(),
@@ -50,7 +68,14 @@ pub async fn start(peers: &[&str]) -> Arc<Node> {
         settings: Settings::default(),
         first_user: Some(("guest".into(), "guest".into())),
     };
-    Node::start(config, Arc::new(Disk::new().open()), Arc::new(TokioNetwork::default()), tokio::runtime::Handle::current()).await.unwrap()
+    Node::start(
+        config,
+        Arc::new(Disk::new().open()),
+        Arc::new(TokioNetwork::default()),
+        tokio::runtime::Handle::current(),
+    )
+    .await
+    .unwrap()
 }
 
 /// An API, and who asks.
@@ -65,10 +90,20 @@ pub struct Api {
 /// The API of a node that routes.
 pub async fn ready() -> Api {
     let node = start(&[]).await;
-    assert!(node.metadata().wait_routable(DEADLINE).await, "the node routes: {:?}", node.metadata().status());
+    assert!(
+        node.metadata().wait_routable(DEADLINE).await,
+        "the node routes: {:?}",
+        node.metadata().status()
+    );
     // The founder's user comes after its lease.
     let until = tokio::time::Instant::now() + DEADLINE;
-    while node.metadata().table().read().permission("guest", "/").is_none() {
+    while node
+        .metadata()
+        .table()
+        .read()
+        .permission("guest", "/")
+        .is_none()
+    {
         assert!(tokio::time::Instant::now() < until, "guest is made");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -77,7 +112,13 @@ pub async fn ready() -> Api {
 
 impl Api {
     pub fn of(node: Arc<Node>) -> Self {
-        Self { router: warren_management::router(node.clone()), node, authorization: None, peer: Some("127.0.0.1:40000".parse().unwrap()) }.user("guest", "guest")
+        Self {
+            router: warren_management::router(node.clone()),
+            node,
+            authorization: None,
+            peer: Some("127.0.0.1:40000".parse().unwrap()),
+        }
+        .user("guest", "guest")
     }
 
     pub fn user(&self, name: &str, password: &str) -> Self {
@@ -86,25 +127,47 @@ impl Api {
     }
 
     pub fn authorized(&self, authorization: Option<&str>) -> Self {
-        Self { authorization: authorization.map(str::to_owned), ..self.clone() }
+        Self {
+            authorization: authorization.map(str::to_owned),
+            ..self.clone()
+        }
     }
 
     pub fn from(&self, peer: Option<&str>) -> Self {
-        Self { peer: peer.map(|peer| peer.parse().unwrap()), ..self.clone() }
+        Self {
+            peer: peer.map(|peer| peer.parse().unwrap()),
+            ..self.clone()
+        }
     }
 
-    pub async fn send(&self, method: Method, path: &str, body: impl Into<Body>) -> (StatusCode, HeaderMap, Value) {
-        let mut request = Request::builder().method(method).uri(format!("/api/{path}"));
+    pub async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: impl Into<Body>,
+    ) -> (StatusCode, HeaderMap, Value) {
+        let mut request = Request::builder()
+            .method(method)
+            .uri(format!("/api/{path}"));
         if let Some(authorization) = &self.authorization {
             request = request.header("authorization", authorization);
         }
         if let Some(peer) = self.peer {
             request = request.extension(ConnectInfo(peer));
         }
-        let response = self.router.clone().oneshot(request.body(body.into()).unwrap()).await.unwrap();
+        let response = self
+            .router
+            .clone()
+            .oneshot(request.body(body.into()).unwrap())
+            .await
+            .unwrap();
         let (head, body) = response.into_parts();
         let bytes = body.collect().await.unwrap().to_bytes();
-        let value = if bytes.is_empty() { Value::Null } else { serde_json::from_slice(&bytes).unwrap_or_else(|_| panic!("no JSON: {bytes:?}")) };
+        let value = if bytes.is_empty() {
+            Value::Null
+        } else {
+            serde_json::from_slice(&bytes).unwrap_or_else(|_| panic!("no JSON: {bytes:?}"))
+        };
         (head.status, head.headers, value)
     }
 
@@ -122,13 +185,20 @@ impl Api {
     }
 
     pub async fn put(&self, path: &str, body: Value) -> u16 {
-        self.send(Method::PUT, path, body.to_string()).await.0.as_u16()
+        self.send(Method::PUT, path, body.to_string())
+            .await
+            .0
+            .as_u16()
     }
 
     /// The reason why a PUT is refused with 400.
     pub async fn refused(&self, path: &str, body: Value) -> String {
         let (status, _, answer) = self.send(Method::PUT, path, body.to_string()).await;
-        assert_eq!((status.as_u16(), &answer["error"]), (400, &Value::from("bad_request")), "{path} {body}: {answer}");
+        assert_eq!(
+            (status.as_u16(), &answer["error"]),
+            (400, &Value::from("bad_request")),
+            "{path} {body}: {answer}"
+        );
         answer["reason"].as_str().unwrap().to_owned()
     }
 
