@@ -25,7 +25,12 @@ _count = itertools.count(1)
 def target() -> Iterator[Target]:
     """The cluster under test."""
     target = targets.from_environment()
-    target.up()
+    try:
+        target.up()
+    except AssertionError as error:
+        with contextlib.suppress(AssertionError):
+            target.down()
+        pytest.exit(f"the cluster did not start: {error}", 70)
     yield target
     target.down()
 

@@ -261,7 +261,7 @@ class Warren(Target):
     def __init__(self) -> None:
         given = os.environ.get("WARREN_CLUSTER_DIR")
         self.own = given is None
-        self.directory = Path(given) if given else Path(tempfile.mkdtemp(prefix="warren-blackbox-"))
+        self.directory = Path(given) if given else Path(tempfile.gettempdir()) / f"warren-blackbox-{os.getpid()}"
         self.xtask = Path(os.environ.get("WARREN_XTASK", REPOSITORY / "target/release/xtask"))
         self.binary = Path(os.environ.get("WARREN_BIN", REPOSITORY / "target/release/warren"))
 
@@ -272,7 +272,7 @@ class Warren(Target):
 
     def up(self) -> None:
         if self.own:
-            self._cluster("--detach", "--fresh")
+            self._cluster("--detach", "--fresh", "--no-build")
         for node in self.all():
             self.wait_ready(node)
 
