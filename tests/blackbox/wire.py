@@ -371,11 +371,13 @@ def encode_properties(properties: dict[str, Any] | bytes | None) -> bytes:
 
 
 def decode_properties(data: bytes) -> dict[str, Any]:
-    """Properties that are present, by name."""
+    """Properties that are present, by name. Continued flag words are read, and may name no property that exists."""
     reader, result = Reader(data), {}
-    flags = reader.number(">H")
-    if flags & 1:
-        raise ValueError(f"a second property-flag word: {data!r}")
+    flags = more = reader.number(">H")
+    while more & 1:
+        more = reader.number(">H")
+        if more & ~1:
+            raise ValueError(f"unknown properties: {data!r}")
     for index, (name, kind) in enumerate(PROPERTIES):
         if flags & (1 << (15 - index)):
             if kind == "shortstr":
