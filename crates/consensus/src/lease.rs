@@ -26,13 +26,15 @@ struct Terms {
     until: Instant,
     must_apply: u64,
     applied: u64,
+    /// The table is of a cluster: before, it is empty, and there is nothing to route.
+    founded: bool,
     released: bool,
 }
 
 impl Lease {
-    pub(crate) fn new(applied: u64) -> Self {
+    pub(crate) fn new() -> Self {
         let base = Instant::now();
-        let terms = Mutex::new(Terms { asked: None, until: base, must_apply: 0, applied, released: false });
+        let terms = Mutex::new(Terms { asked: None, until: base, must_apply: 0, applied: 0, founded: false, released: false });
         Self { base, until: AtomicU64::new(0), terms, changes: watch::Sender::new(0) }
     }
 
@@ -54,10 +56,10 @@ impl Lease {
         self.publish(&terms);
     }
 
-    /// The table has applied `index`.
-    pub(crate) fn applied(&self, index: u64) {
+    /// The table has applied `index`, and is of a cluster or not.
+    pub(crate) fn applied(&self, index: u64, founded: bool) {
         let mut terms = self.terms.lock();
-        terms.applied = index;
+        (terms.applied, terms.founded) = (index, founded);
         self.publish(&terms);
     }
 
@@ -74,7 +76,7 @@ impl Lease {
     }
 
     fn publish(&self, terms: &Terms) {
-        let holds = terms.applied >= terms.must_apply && !terms.released;
+        let holds = terms.founded && terms.applied >= terms.must_apply && !terms.released;
         let until = if holds { nanos(self.base, terms.until) } else { 0 };
         self.until.store(until, Ordering::Release);
         self.changes.send_modify(|change| *change += 1);
@@ -92,7 +94,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_lease_ends_by_itself() {
-        let lease = Lease::new(5);
+        let lease = Lease::new();
+        lease.applied(5, true);
         assert!(!lease.is_held());
         tokio::time::advance(Duration::from_millis(10)).await;
         let now = Instant::now();
@@ -106,13 +109,16 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_lease_holds_only_for_what_is_applied() {
-        let lease = Lease::new(5);
+        let lease = Lease::new();
+        lease.applied(5, true);
         let now = Instant::now();
         lease.grant(now, now + Duration::from_secs(1), 7);
         assert!(!lease.is_held());
-        lease.applied(6);
+        lease.applied(6, true);
         assert!(!lease.is_held());
-        lease.applied(7);
+        lease.applied(7, false);
+        assert!(!lease.is_held());
+        lease.applied(7, true);
         assert!(lease.is_held());
         lease.release();
         assert!(!lease.is_held());
@@ -122,7 +128,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_outdated_grant_changes_nothing() {
-        let lease = Lease::new(5);
+        let lease = Lease::new();
+        lease.applied(5, true);
         let first = Instant::now();
         tokio::time::advance(Duration::from_millis(10)).await;
         let second = Instant::now();

@@ -38,8 +38,8 @@ const LOG_ID: u8 = b'i';
 const MEMBERSHIP: u8 = b'm';
 const TABLE: u8 = b't';
 
-/// Told of every applied index, in order, after the hooks.
-pub(crate) type Observer = Arc<dyn Fn(LogId) + Send + Sync>;
+/// Told what was applied last, and whether the cluster is founded, after the hooks; once for entries that are applied together.
+pub(crate) type Observer = Arc<dyn Fn(LogId, bool) + Send + Sync>;
 
 /// The state machine. Clones share one state.
 #[derive(Clone)]
@@ -107,6 +107,11 @@ impl Machine {
     /// The id of the entry applied last.
     pub(crate) fn applied(&self) -> Option<LogId> {
         self.position.lock().applied
+    }
+
+    fn observe(&self, id: LogId) {
+        let founded = self.table.read().cluster().is_some();
+        (self.observer)(id, founded);
     }
 
     /// Applies one entry and answers its proposals.
@@ -228,13 +233,17 @@ impl RaftStateMachine<Types> for Machine {
     where
         S: Stream<Item = Result<EntryResponder<Types>, io::Error>> + Unpin + OptionalSend,
     {
+        let mut last = None;
         while let Some((entry, responder)) = entries.try_next().await? {
             let id = entry.log_id;
             let answer = self.apply_entry(id, entry.payload).map_err(Malformed::io)?;
             if let Some(responder) = responder {
                 responder.send(answer);
             }
-            (self.observer)(id);
+            last = Some(id);
+        }
+        if let Some(id) = last {
+            self.observe(id);
         }
         Ok(())
     }
@@ -260,7 +269,7 @@ impl RaftStateMachine<Types> for Machine {
         self.table.write(|table| **table = restored.table);
         if let Some(id) = meta.last_log_id {
             self.hooks.replaced(id.index);
-            (self.observer)(id);
+            self.observe(id);
         }
         Ok(())
     }

@@ -91,10 +91,10 @@ impl Metadata {
         let wire: Arc<OnceLock<Arc<dyn Wire>>> = Arc::default();
         let leader = watch::Sender::new(None);
         let ledger = Arc::new(SharedLedger::new(Ledger::new(config.lease)));
-        let lease = Arc::new(Lease::new(0));
+        let lease = Arc::new(Lease::new());
         let observer = observer(&config, &wire, &leader, &ledger, &lease);
         let machine = Machine::open(storage.state(), hooks, observer)?;
-        lease.applied(machine.table().version());
+        lease.applied(machine.table().version(), machine.table().read().cluster().is_some());
         let log = Log::new(storage.log());
         let fresh = log.is_pristine()? && machine.applied().is_none();
         let network = Network { wire: Arc::clone(&wire), deadline: config.heartbeat * 5 };
@@ -178,7 +178,8 @@ impl Metadata {
         }
     }
 
-    /// Whether this node may route by its table now: it holds a lease, and its table shows everything that was answered.
+    /// Whether this node may route by its table now: it belongs to a cluster, holds a lease, and its table shows everything
+    /// that was answered.
     /// Costs an atomic load and a reading of the clock.
     #[inline]
     #[must_use]
@@ -371,9 +372,9 @@ fn observer(
 ) -> Observer {
     let (wire, leader, ledger, lease) = (Arc::clone(wire), leader.subscribe(), Arc::clone(ledger), Arc::clone(lease));
     let (me, incarnation) = (config.node, config.incarnation);
-    Arc::new(move |id: LogId| {
+    Arc::new(move |id: LogId, founded: bool| {
         ledger.with(|ledger| ledger.applied_here(id));
-        lease.applied(id.index);
+        lease.applied(id.index, founded);
         // Sent from here, without waking a task in between: somebody waits for it.
         if let (Some(wire), Some(leader)) = (wire.get(), *leader.borrow())
             && leader != me

@@ -1,7 +1,7 @@
 //! The types that openraft is built with here, and how our tasks enter its seeded randomness.
 //!
-//! openraft draws randomness (election timeouts) from a task-local generator, so every task that calls into it is started
-//! through [`spawn`], which gives it a seed of its own.
+//! openraft draws randomness (election timeouts) from a task-local generator, so every task that calls into it is
+//! wrapped by a [`Spawner`], which gives it a seed of its own.
 
 use std::fmt;
 use std::future::Future;
@@ -105,15 +105,6 @@ pub(crate) struct Spawner {
 impl Spawner {
     pub(crate) fn new(seed: u64) -> Self {
         Self { seed, started: AtomicU64::new(0) }
-    }
-
-    /// Starts a task in which openraft may be called.
-    pub(crate) fn spawn<F>(&self, task: F) -> tokio::task::JoinHandle<F::Output>
-    where
-        F: Future + Send + 'static,
-        F::Output: Send + 'static,
-    {
-        tokio::spawn(self.scope(task))
     }
 
     /// Wraps a future so that openraft may be called in it.
