@@ -12,7 +12,7 @@ from amqp import Connection
 from targets import eventually
 
 BINDINGS = int(os.environ.get("WARREN_A35_BINDINGS", "10000"))
-EXCLUSIVE_QUEUES = int(os.environ.get("WARREN_A35_QUEUES", "2000"))
+EXCLUSIVE_QUEUES = int(os.environ.get("WARREN_A35_QUEUES", "20000"))
 OTHERS = 50
 
 

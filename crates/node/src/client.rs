@@ -8,7 +8,8 @@ use crate::connection::Inbox;
 use crate::node::Node;
 use crate::owners::{Address, lane_of};
 use crate::routes::{Hop, RouteCache};
-use crate::wire::{Answer, Ask, Batch, Call, ConsumerCall, Deliveries, Item, Question, Settled, Settlements, ToOwner};
+use crate::permissions::{Access, Permissions};
+use crate::wire::{Answer, Ask, Batch, Call, ConsumerCall, Deliveries, Item, Question, Settled, Settlements, ToOwner, ToSession};
 use crate::worker::COMMAND_DEADLINE;
 use hashbrown::HashMap;
 use smallvec::SmallVec;
@@ -18,9 +19,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
-use warren_model::command::{Binding, DeclareExchange, DeclareQueue, Place};
+use warren_model::command::{Binding, DeclareExchange, DeclareQueue, Destination, Place};
 use warren_model::message::{Message, append_head};
-use warren_model::{Command, ConsumerId, NodeId, Outcome, QueueRef, Refusal, SessionId, Settlement, Subscription};
+use warren_model::{Command, ConsumerId, NodeId, Outcome, QueueId, QueueRef, Refusal, SessionId, Settlement, Subscription};
 use warren_placement::shard_of;
 use warren_protocol::{Properties, Value, delivery_mode, property_flags};
 use warren_routing::Route;
@@ -85,6 +86,14 @@ enum Then {
     Reattached(u32),
 }
 
+/// A request that is answered when several lanes have answered.
+struct Fence {
+    /// Lanes that have not answered yet, by the id that they were asked with.
+    open: BTreeMap<u64, NodeId>,
+    channel: u16,
+    id: u64,
+}
+
 /// Marks the ids of requests that no channel waits for.
 const OWN_REQUEST: u64 = 1 << 63;
 
@@ -94,6 +103,8 @@ pub(crate) struct Client {
     peer: IpAddr,
     inbox: mpsc::UnboundedSender<Inbox>,
     vhost: String,
+    user: String,
+    permissions: Permissions,
     /// Whether this node may route now; asked anew each turn.
     routable: bool,
     unroutable_since: Option<Instant>,
@@ -107,6 +118,7 @@ pub(crate) struct Client {
     outcomes: Vec<(u16, u64, bool)>,
     attachments: HashMap<u32, Attachment>,
     asked: BTreeMap<u64, Asked>,
+    fences: Vec<Fence>,
     last_own_request: u64,
     /// Has declared an exclusive queue.
     exclusive: bool,
@@ -124,6 +136,8 @@ impl Client {
             peer,
             inbox,
             vhost: String::new(),
+            user: String::new(),
+            permissions: Permissions::default(),
             routable: false,
             unroutable_since: None,
             cache: RouteCache::default(),
@@ -135,6 +149,7 @@ impl Client {
             outcomes: Vec::new(),
             attachments: HashMap::new(),
             asked: BTreeMap::new(),
+            fences: Vec::new(),
             last_own_request: OWN_REQUEST,
             exclusive: false,
             proposals: Arc::new(()),
@@ -251,8 +266,55 @@ impl Client {
         session.cancelled(consumer, self);
     }
 
+    /// Asks every lane that knows of this session whether it has dealt with what was sent before.
+    fn fence(&mut self, channel: u16, id: u64) {
+        self.flush();
+        let mut open = BTreeMap::new();
+        for &address in &self.known_to {
+            if channel == 0 {
+                let _ = self.node.send_to_lane(address, ToOwner::SessionGone(self.id));
+            }
+            self.last_own_request += 1;
+            let question = Question { session: self.id, id: self.last_own_request, queue: QueueId::default(), ask: Ask::Fence };
+            if self.node.send_to_lane(address, ToOwner::Ask(question)).is_ok() {
+                open.insert(self.last_own_request, address.node);
+            }
+        }
+        if channel == 0 && self.exclusive {
+            self.exclusive = false;
+            self.last_own_request += 1;
+            let own = self.last_own_request;
+            open.insert(own, self.node.id());
+            let (inbox, deleted) = (self.inbox.clone(), self.node.clone().delete_exclusive(self.id, self.proposals.clone()));
+            tokio::spawn(async move {
+                // However it ends, the client is not kept waiting for longer than a command may take.
+                let _ = tokio::time::timeout(COMMAND_DEADLINE, deleted).await;
+                let _ = inbox.send(Inbox::Owner(ToSession::Answer { id: own, answer: Answer::Done }));
+            });
+        }
+        if open.is_empty() {
+            let _ = self.inbox.send(Inbox::Reply { channel, id, reply: Reply::Done });
+        } else {
+            self.fences.push(Fence { open, channel, id });
+        }
+    }
+
+    /// Takes lanes that have answered, or never will, out of the fences; answers those that are done.
+    fn pass_fences(&mut self, session: &mut Session, passed: impl Fn(u64, NodeId) -> bool) {
+        for fence in &mut self.fences {
+            fence.open.retain(|&id, node| !passed(id, *node));
+        }
+        let done: Vec<Fence> = self.fences.extract_if(.., |f| f.open.is_empty()).collect();
+        for fence in done {
+            session.reply(fence.channel, fence.id, Reply::Done, self);
+        }
+    }
+
     /// An owner's answer.
     pub(crate) fn answered(&mut self, session: &mut Session, id: u64, answer: Answer) {
+        if self.fences.iter().any(|f| f.open.contains_key(&id)) {
+            return self.pass_fences(session, |open, _| open == id);
+        }
         let Some(asked) = self.asked.remove(&id) else { return };
         match (answer, &asked.then) {
             (Answer::NotHere, _) => self.ask_later(id, asked),
@@ -366,7 +428,7 @@ impl Client {
                 }
                 Reply::Counted(0)
             }
-            Ask::Count | Ask::Consume { .. } | Ask::Get { .. } | Ask::Purge | Ask::Seal { .. } | Ask::Unseal => {
+            Ask::Count | Ask::Consume { .. } | Ask::Get { .. } | Ask::Purge | Ask::Seal { .. } | Ask::Unseal | Ask::Fence => {
                 if let Ask::Consume { consumer, .. } = asked.ask {
                     self.attachments.remove(&consumer);
                 }
@@ -389,6 +451,7 @@ impl Client {
                 self.ask_later(id, asked);
             }
         }
+        self.pass_fences(session, |_, at| at == node);
         self.detach(session, |a| a.address.is_some_and(|address| address.node == node));
     }
 
@@ -443,6 +506,8 @@ impl Client {
         let table = node.metadata().table().read();
         let ask = warren_routing::Publish { vhost: &self.vhost, exchange: publish.exchange, routing_keys: keys, properties: publish.properties };
         table.route(&ask, &mut self.route).map_err(|e| e.refusal())?;
+        let exchange = String::from_utf8_lossy(publish.exchange);
+        self.permissions.check(&table, &self.user, &self.vhost, Access::Write, "exchange", if exchange.is_empty() { "amq.default" } else { &exchange })?;
         let owners = node.owners(&table);
         let mut hops = SmallVec::with_capacity(self.route.queues.len());
         for i in 0..self.route.queues.len() {
@@ -560,10 +625,14 @@ impl Host for Client {
             return Err(Refusal::new(530, format!("access to vhost '{vhost}' refused for user '{user}'")));
         }
         self.vhost = vhost.to_owned();
+        self.user = user.to_owned();
         Ok(())
     }
 
     fn check_exchange(&self, command: &DeclareExchange) -> Check {
+        if let Err(refusal) = self.may_declare_exchange(command) {
+            return Check::Refused(refusal);
+        }
         self.check(|table| table.check_exchange(command))
     }
 
@@ -572,6 +641,9 @@ impl Host for Client {
     }
 
     fn check_queue(&self, command: &DeclareQueue) -> Check {
+        if let Err(refusal) = self.may(Access::Configure, "queue", &command.name) {
+            return Check::Refused(refusal);
+        }
         self.check(|table| table.check_queue(command))
     }
 
@@ -582,10 +654,16 @@ impl Host for Client {
     }
 
     fn check_bind(&self, command: &Binding) -> Check {
+        if let Err(refusal) = self.may_bind(command) {
+            return Check::Refused(refusal);
+        }
         self.check(|table| table.check_bind(command))
     }
 
     fn check_unbind(&self, command: &Binding) -> Check {
+        if let Err(refusal) = self.may_bind(command) {
+            return Check::Refused(refusal);
+        }
         self.check(|table| table.check_unbind(command))
     }
 
@@ -630,6 +708,10 @@ impl Host for Client {
     }
 
     fn request(&mut self, channel: u16, id: u64, request: Request) {
+        if let Err(refusal) = self.may_request(&request) {
+            let _ = self.inbox.send(Inbox::Reply { channel, id, reply: Reply::Refused(refusal) });
+            return;
+        }
         match request {
             Request::Propose(command) => {
                 if let Command::DeclareQueue(DeclareQueue { exclusive: true, .. }) = &command {
@@ -647,6 +729,7 @@ impl Host for Client {
                     let _ = inbox.send(Inbox::Reply { channel, id, reply });
                 });
             }
+            Request::Fence => self.fence(channel, id),
             Request::Count(queue) => self.ask(channel, id, queue, Ask::Count, Then::Reply),
             Request::Consume { consumer, queue, subscription, tag } => {
                 let attachment = Attachment { queue, address: None, subscription, tag: tag.clone(), count: 0, consumes: true };
@@ -708,6 +791,46 @@ impl Host for Client {
 }
 
 impl Client {
+    fn may(&self, access: Access, kind: &str, name: &str) -> Result<(), Refusal> {
+        self.permissions.check(&self.node.metadata().table().read(), &self.user, &self.vhost, access, kind, name)
+    }
+
+    fn may_declare_exchange(&self, command: &DeclareExchange) -> Result<(), Refusal> {
+        self.may(Access::Configure, "exchange", &command.name)?;
+        let arguments = warren_protocol::Table::parse(&command.arguments).unwrap_or_default();
+        if let Some(Value::LongStr(alternate)) = arguments.get("alternate-exchange") {
+            self.may(Access::Read, "exchange", &command.name)?;
+            self.may(Access::Write, "exchange", &String::from_utf8_lossy(alternate))?;
+        }
+        Ok(())
+    }
+
+    /// Binding and unbinding: write to the destination, read from the source.
+    fn may_bind(&self, command: &Binding) -> Result<(), Refusal> {
+        match &command.destination {
+            Destination::Queue(name) => self.may(Access::Write, "queue", name)?,
+            Destination::Exchange(name) => self.may(Access::Write, "exchange", name)?,
+        }
+        self.may(Access::Read, "exchange", &command.source)
+    }
+
+    /// What the look-ups before a request have not checked.
+    fn may_request(&self, request: &Request) -> Result<(), Refusal> {
+        match request {
+            Request::Propose(Command::DeleteExchange { name, .. }) => self.may(Access::Configure, "exchange", name),
+            Request::Delete { name, .. } => self.may(Access::Configure, "queue", name),
+            Request::Consume { queue, .. } | Request::Get { queue, .. } | Request::Purge(queue) => {
+                let table = self.node.metadata().table().read();
+                match table.queue_by_id(queue.id) {
+                    Some(view) => self.permissions.check(&table, &self.user, &self.vhost, Access::Read, "queue", view.name),
+                    // Its owner will say that it is gone.
+                    None => Ok(()),
+                }
+            }
+            Request::Propose(_) | Request::Count(_) | Request::Cancel { .. } | Request::Fence => Ok(()),
+        }
+    }
+
     fn check(&self, ask: impl FnOnce(&warren_routing::Table) -> warren_routing::Check) -> Check {
         let metadata = self.node.metadata();
         // Without a lease the table may be old: then only the log can say.

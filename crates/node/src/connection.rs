@@ -32,6 +32,8 @@ const WRITE_MAX: usize = 8 * 1024 * 1024;
 const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
 /// How long a closing connection waits for the client's close-ok, or for its last bytes to be taken.
 const CLOSE_DEADLINE: Duration = Duration::from_secs(5);
+/// How long a client's close may wait for what belonged to it to be gone: a little more than a command may take.
+const END_DEADLINE: Duration = Duration::from_secs(12);
 /// How soon a publish that is held back is offered again.
 const HOLD_PAUSE: Duration = Duration::from_millis(10);
 
@@ -72,7 +74,7 @@ pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(node: Arc<Node>, st
         opened: now,
         last_read: now,
         last_write: now,
-        closing_since: None,
+        closing: None,
         announced: false,
         timer: Box::pin(tokio::time::sleep_until(now + HANDSHAKE_DEADLINE)),
     };
@@ -104,7 +106,8 @@ struct Connection<S> {
     opened: Instant,
     last_read: Instant,
     last_write: Instant,
-    closing_since: Option<Instant>,
+    /// The phase in which the connection comes to its end, and since when.
+    closing: Option<(Phase, Instant)>,
     announced: bool,
     timer: Pin<Box<Sleep>>,
 }
@@ -287,7 +290,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
         match self.session.phase() {
             Phase::Header | Phase::StartOk | Phase::TuneOk | Phase::Open => self.opened + HANDSHAKE_DEADLINE,
-            Phase::Closing | Phase::Closed => self.closing_since.unwrap_or_else(Instant::now) + CLOSE_DEADLINE,
+            Phase::Ending => self.closing_since() + END_DEADLINE,
+            Phase::Closing | Phase::Closed => self.closing_since() + CLOSE_DEADLINE,
             Phase::Running => match self.session.heartbeat_s() {
                 0 => Instant::now() + Duration::from_secs(3600),
                 seconds => {
@@ -298,15 +302,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
+    fn closing_since(&self) -> Instant {
+        self.closing.map_or_else(Instant::now, |(_, since)| since)
+    }
+
     /// Heartbeats and deadlines. Returns why the connection must end, if it must.
     fn check_time(&mut self) -> Option<String> {
         let now = Instant::now();
         match self.session.phase() {
             Phase::Header | Phase::StartOk | Phase::TuneOk | Phase::Open if now >= self.opened + HANDSHAKE_DEADLINE => Some("handshake timed out".into()),
-            Phase::Closing | Phase::Closed => {
-                let since = *self.closing_since.get_or_insert(now);
-                (now >= since + CLOSE_DEADLINE).then(|| "the client did not answer connection.close in time".into())
-            }
+            Phase::Ending => (now >= self.closing_since() + END_DEADLINE).then(|| "closed, but its queues did not answer in time".into()),
+            Phase::Closing | Phase::Closed => (now >= self.closing_since() + CLOSE_DEADLINE).then(|| "the client did not answer connection.close in time".into()),
             Phase::Running if self.session.heartbeat_s() > 0 => {
                 let interval = Duration::from_secs(self.session.heartbeat_s().into());
                 // A client that is not read from cannot be blamed for its silence.
@@ -329,8 +335,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     fn announce(&mut self) {
-        if matches!(self.session.phase(), Phase::Closing | Phase::Closed) && self.closing_since.is_none() {
-            self.closing_since = Some(Instant::now());
+        let phase = self.session.phase();
+        if matches!(phase, Phase::Ending | Phase::Closing | Phase::Closed) && self.closing.is_none_or(|(known, _)| known != phase) {
+            self.closing = Some((phase, Instant::now()));
         }
         if !self.announced && self.session.phase() == Phase::Running {
             self.announced = true;

@@ -12,6 +12,8 @@ mod config;
 mod connection;
 mod counts;
 mod credentials;
+mod handover;
+mod permissions;
 mod node;
 mod outbox;
 mod owners;

@@ -75,6 +75,8 @@ pub struct Node {
     /// A reset after having been counted out is under way.
     resetting: AtomicBool,
     stopping: AtomicBool,
+    /// Cloned by each hand-over that is under way.
+    moving: Arc<()>,
     /// Where lanes and sessions run.
     work: Handle,
 }
@@ -106,6 +108,7 @@ impl Node {
             alarm: AtomicBool::new(false),
             resetting: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
+            moving: Arc::new(()),
             work,
             config,
         });
@@ -152,7 +155,9 @@ impl Node {
         while !self.sessions.read().is_empty() && tokio::time::Instant::now() < until {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
+        // Marks this node down, whereupon its lanes hand their queues over.
         self.metadata().shutdown().await;
+        self.drain_lanes().await;
         if let Some(transport) = self.transport.get() {
             transport.shutdown().await;
         }
@@ -160,6 +165,34 @@ impl Node {
             tracing::error!(%error, "the storage did not close well");
         }
         tracing::info!(node = %self.id, "node stopped");
+    }
+
+    /// Waits until what the lanes hold is with its new owners, if there are any.
+    async fn drain_lanes(&self) {
+        let until = tokio::time::Instant::now() + SHUTDOWN_DEADLINE;
+        // Each lane has dealt with the change of owners when it answers.
+        let mut answers = Vec::new();
+        self.to_all_lanes(|| {
+            let (sender, receiver) = tokio::sync::oneshot::channel();
+            answers.push(receiver);
+            LaneMessage::Counts(Some(Vec::new()), sender)
+        });
+        for answer in answers {
+            let _ = tokio::time::timeout_at(until, answer).await;
+        }
+        while Arc::strong_count(&self.moving) > 1 && tokio::time::Instant::now() < until {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Held by a hand-over while it is under way.
+    pub(crate) fn moving(&self) -> Arc<()> {
+        self.moving.clone()
+    }
+
+    /// Whether the node has begun to stop.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
     }
 
     /// Identity of the node.
@@ -275,7 +308,7 @@ impl Node {
 
     /// Deletes a session's exclusive queues, however long that takes; if this node dies before, its incarnation's end does it.
     /// `proposals` is shared with the session's proposals that are still under way: what they declare must go, too.
-    pub(crate) fn delete_exclusive(self: Arc<Self>, session: SessionId, proposals: Arc<()>) {
+    pub(crate) fn delete_exclusive(self: Arc<Self>, session: SessionId, proposals: Arc<()>) -> tokio::task::JoinHandle<()> {
         let proposed = self.metadata().propose(Command::SessionClosed { session }, COMMAND_DEADLINE);
         self.work.clone().spawn(async move {
             let mut result = proposed.await;
@@ -292,7 +325,7 @@ impl Node {
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 result = self.metadata().propose(Command::SessionClosed { session }, COMMAND_DEADLINE).await;
             }
-        });
+        })
     }
 
     /// Sends a message to a lane, here or on another node. Fails at once if that node is not linked.
@@ -307,7 +340,7 @@ impl Node {
         self.transport.get().ok_or(Unreachable)?.send(address.node, Lane::Publish, frame).map_err(|_| Unreachable)
     }
 
-    fn send_here(&self, lane: u8, message: LaneMessage) -> Result<(), Unreachable> {
+    pub(crate) fn send_here(&self, lane: u8, message: LaneMessage) -> Result<(), Unreachable> {
         self.lanes.get(usize::from(lane)).ok_or(Unreachable)?.send(message).map_err(|_| Unreachable)
     }
 
@@ -381,6 +414,7 @@ impl Node {
                 self.to_all_lanes(|| LaneMessage::PeerGone(node, Some(ended)));
             }
         }
+        self.to_all_lanes(|| LaneMessage::OwnersChanged);
         self.broadcast(|| Inbox::MembersChanged);
         if self.metadata().is_marked_down() && !self.stopping.load(Ordering::Acquire) && !self.resetting.swap(true, Ordering::AcqRel) {
             self.work.clone().spawn(self.clone().reset());
@@ -499,7 +533,8 @@ impl Handler for Wiring {
         let Some(node) = self.0.upgrade() else { return };
         match lane {
             Lane::Raft | Lane::Control => node.metadata().on_request(from, lane, frame, reply),
-            Lane::Publish | Lane::Delivery => crate::counts::answer(&node, frame, reply),
+            Lane::Publish => crate::handover::receive(&node, frame, reply),
+            Lane::Delivery => crate::counts::answer(&node, frame, reply),
         }
     }
 

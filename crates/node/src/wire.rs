@@ -19,6 +19,8 @@ pub(crate) enum ToOwner {
     Ask(Question),
     /// The session is over.
     SessionGone(SessionId),
+    /// Messages of a queue whose owner is another node now.
+    Adopt(Adoption),
 }
 
 /// Publishes of one session for queues of one lane.
@@ -31,6 +33,24 @@ pub(crate) struct Batch {
     /// The records.
     #[rkyv(with = Skip)]
     pub(crate) block: Bytes,
+}
+
+/// Contents of one queue on their way to its new owner, in order.
+#[derive(Archive, Serialize, Deserialize, Clone, Debug)]
+pub(crate) struct Adoption {
+    pub(crate) queue: QueueId,
+    /// The table's index at which the owner changed: the new owner waits until it knows.
+    pub(crate) index: u64,
+    pub(crate) items: Vec<Adopted>,
+    #[rkyv(with = Skip)]
+    pub(crate) block: Bytes,
+}
+
+#[derive(Archive, Serialize, Deserialize, Clone, Copy, Debug)]
+pub(crate) struct Adopted {
+    pub(crate) offset: u32,
+    pub(crate) len: u32,
+    pub(crate) redelivered: bool,
 }
 
 /// One message for one queue.
@@ -91,6 +111,8 @@ pub(crate) enum Ask {
     Seal { if_unused: bool, if_empty: bool },
     /// The deletion did not happen.
     Unseal,
+    /// Answered when all that the session sent before is dealt with, and the deletions that it led to are done. Of no queue.
+    Fence,
 }
 
 /// From a lane to a session.
@@ -161,6 +183,7 @@ pub(crate) fn encode_to_owner(lane: u8, message: &ToOwner) -> Result<Frame, Malf
     head.extend_from_slice(&rkyv::to_bytes::<rancor::Error>(message)?);
     let bulk = match message {
         ToOwner::Publish(batch) => batch.block.clone(),
+        ToOwner::Adopt(adoption) => adoption.block.clone(),
         ToOwner::Settle(_) | ToOwner::Consumer(_) | ToOwner::Ask(_) | ToOwner::SessionGone(_) => Bytes::new(),
     };
     Ok(Frame { head: head.into(), bulk })
@@ -170,9 +193,15 @@ pub(crate) fn decode_to_owner(frame: Frame) -> Result<(u8, ToOwner), Malformed> 
     let (&lane, head) = frame.head.split_first().ok_or_else(|| Malformed("empty head".into()))?;
     let mut message = rkyv::from_bytes::<ToOwner, rancor::Error>(head)?;
     if let ToOwner::Publish(batch) = &mut message {
-        batch.block = frame.bulk;
+        batch.block = frame.bulk.clone();
         if let Some(bad) = batch.items.iter().find(|i| i.offset as usize + i.len as usize > batch.block.len()) {
             return Err(Malformed(format!("item {bad:?} lies outside of its block of {} bytes", batch.block.len())));
+        }
+    }
+    if let ToOwner::Adopt(adoption) = &mut message {
+        adoption.block = frame.bulk.clone();
+        if let Some(bad) = adoption.items.iter().find(|i| i.offset as usize + i.len as usize > adoption.block.len()) {
+            return Err(Malformed(format!("message {bad:?} lies outside of its block of {} bytes", adoption.block.len())));
         }
     }
     Ok((lane, message))

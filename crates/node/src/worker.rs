@@ -7,13 +7,14 @@
 
 use crate::node::Node;
 use crate::outbox::{GetSink, Outbox};
-use crate::wire::{Answer, Ask, Batch, Call, ConsumerCall, Question, Settlements, ToOwner, ToSession};
+use crate::wire::{Adoption, Answer, Ask, Batch, Call, ConsumerCall, Question, Settlements, ToOwner, ToSession};
 use hashbrown::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
-use warren_model::{Command, ConsumerId, Credit, Incarnation, NodeId, QueueId, SessionId};
+use tokio::task::JoinHandle;
+use warren_model::{Command, ConsumerId, Credit, Incarnation, NodeId, QueueId, QueueRef, SessionId};
 use warren_queue::{Counts, Queue};
 
 /// Messages taken a turn: enough to batch, few enough that a session waits less than a millisecond for its turn's outcome.
@@ -31,6 +32,10 @@ pub(crate) enum LaneMessage {
     Deleted(Vec<QueueId>),
     /// Sessions of a node are gone: the link to it broke, or its incarnation ended. `None`: all but this node's own.
     PeerGone(NodeId, Option<Incarnation>),
+    /// Shards have other owners now.
+    OwnersChanged,
+    /// Contents of a queue that another node hands over; the answer says whether they are here now.
+    Adopt(Adoption, oneshot::Sender<bool>),
     /// The table was replaced as a whole: queues that it does not have are deleted.
     Revise,
     /// This node was counted out: nothing that it holds is valid any more.
@@ -64,11 +69,13 @@ pub(crate) struct Worker {
     outbox: Outbox,
     /// Queues whose size may have changed this turn.
     touched: Vec<QueueId>,
+    /// Deletions of unused queues that sessions' releases have led to and that are under way.
+    deletions: BTreeMap<SessionId, Vec<JoinHandle<()>>>,
 }
 
 impl Worker {
     pub(crate) async fn run(node: Arc<Node>, mut inbox: mpsc::UnboundedReceiver<LaneMessage>) {
-        let mut worker = Self { node, queues: HashMap::new(), sessions: BTreeMap::new(), outbox: Outbox::default(), touched: Vec::new() };
+        let mut worker = Self { node, queues: HashMap::new(), sessions: BTreeMap::new(), outbox: Outbox::default(), touched: Vec::new(), deletions: BTreeMap::new() };
         let mut turn = Vec::with_capacity(TURN_MAX);
         while inbox.recv_many(&mut turn, TURN_MAX).await > 0 {
             for message in turn.drain(..) {
@@ -83,7 +90,15 @@ impl Worker {
             LaneMessage::Owner(ToOwner::Publish(batch)) => self.publish(batch).await,
             LaneMessage::Owner(ToOwner::Settle(settlements)) => self.settle(&settlements),
             LaneMessage::Owner(ToOwner::Consumer(call)) => self.consumer_call(&call),
+            LaneMessage::Owner(ToOwner::Ask(Question { session, id, ask: Ask::Fence, .. })) => self.fence(session, id),
             LaneMessage::Owner(ToOwner::Ask(question)) => self.question(question).await,
+            LaneMessage::Owner(ToOwner::Adopt(_)) => tracing::warn!("a hand-over must be asked for, so that it can be answered"),
+            LaneMessage::Adopt(adoption, done) => {
+                let adopted = self.adopt(adoption).await;
+                // The sender hears of it, or sends it again.
+                let _ = done.send(adopted);
+            }
+            LaneMessage::OwnersChanged => self.hand_over(),
             LaneMessage::Owner(ToOwner::SessionGone(session)) => self.sessions_gone(|s| s == session),
             LaneMessage::Deleted(ids) => self.deleted(ids),
             LaneMessage::PeerGone(node, incarnation) => self.sessions_gone(|s| s.node == node && incarnation.is_none_or(|i| s.incarnation <= i)),
@@ -180,8 +195,9 @@ impl Worker {
             Call::Grant(count) => local.queue.grant(call.consumer, count, &mut self.outbox),
             Call::ByLeave(by_leave) => local.queue.set_by_leave(call.consumer, by_leave, &mut self.outbox),
             Call::Release => {
+                self.touched.push(call.queue);
                 if local.queue.release(call.consumer, &mut self.outbox) && local.auto_delete {
-                    self.delete_unused(call.queue, None);
+                    self.delete_unused_for(call.consumer.session, call.queue);
                 }
             }
         }
@@ -202,7 +218,7 @@ impl Worker {
             }
             Err(Missing::NotHere) => Answered::Now(Answer::NotHere),
             Err(Missing::Deleted) => Answered::Now(match ask {
-                Ask::Cancel { .. } | Ask::Unseal => Answer::Done,
+                Ask::Cancel { .. } | Ask::Unseal | Ask::Fence => Answer::Done,
                 Ask::Seal { .. } => Answer::Counted(0),
                 Ask::Count | Ask::Consume { .. } | Ask::Get { .. } | Ask::Purge => Answer::Refused { code: 404, text: "the queue was deleted meanwhile".into() },
             }),
@@ -210,7 +226,9 @@ impl Worker {
         match answer {
             Answered::Now(answer) => self.outbox.answer(session, id, answer),
             Answered::Already => {}
-            Answered::WhenDeleted => self.delete_unused(queue, Some((session, id))),
+            Answered::WhenDeleted => {
+                self.delete_unused(queue, Some((session, id)));
+            }
         }
     }
 
@@ -222,27 +240,97 @@ impl Worker {
                     && local.queue.session_gone(session, &mut self.outbox)
                     && local.auto_delete
                 {
-                    self.delete_unused(id, None);
+                    self.delete_unused_for(session, id);
                 }
             }
         }
     }
 
     /// Proposes the deletion of an auto-delete queue that has lost its last consumer; answers a waiting cancel when it is applied.
-    fn delete_unused(&mut self, queue: QueueId, waiting: Option<(SessionId, u64)>) {
-        let Some(local) = self.queues.get_mut(&queue) else { return };
+    fn delete_unused(&mut self, queue: QueueId, waiting: Option<(SessionId, u64)>) -> Option<JoinHandle<()>> {
+        let local = self.queues.get_mut(&queue)?;
         local.sealed = true;
         let command = Command::DeleteQueue { vhost: local.vhost.clone(), name: local.name.clone(), only: Some(queue), session: self.node.own_session() };
         let node = self.node.clone();
         let proposed = node.metadata().propose(command, COMMAND_DEADLINE);
-        tokio::spawn(async move {
+        Some(tokio::spawn(async move {
             if let Err(error) = proposed.await {
                 tracing::warn!(%error, "an unused auto-delete queue could not be deleted");
             }
             if let Some((session, id)) = waiting {
                 node.send_to_session(session, vec![ToSession::Answer { id, answer: Answer::Done }]);
             }
+        }))
+    }
+
+    /// The same for a queue that a session's release has left unused: the session's next fence waits for it.
+    fn delete_unused_for(&mut self, session: SessionId, queue: QueueId) {
+        self.deletions.retain(|_, tasks| {
+            tasks.retain(|t| !t.is_finished());
+            !tasks.is_empty()
         });
+        if let Some(task) = self.delete_unused(queue, None) {
+            self.deletions.entry(session).or_default().push(task);
+        }
+    }
+
+    fn fence(&mut self, session: SessionId, id: u64) {
+        match self.deletions.remove(&session) {
+            None => self.outbox.answer(session, id, Answer::Done),
+            Some(tasks) => {
+                let node = self.node.clone();
+                tokio::spawn(async move {
+                    for task in tasks {
+                        // It reports its own failure.
+                        let _ = task.await;
+                    }
+                    node.send_to_session(session, vec![ToSession::Answer { id, answer: Answer::Done }]);
+                });
+            }
+        }
+    }
+
+    /// Takes messages of a queue over from its earlier owner. False if they belong elsewhere; messages of a deleted queue are gone with it.
+    async fn adopt(&mut self, adoption: Adoption) -> bool {
+        if self.node.metadata().table().version() < adoption.index {
+            self.flush();
+            self.node.metadata().wait_applied(adoption.index, CATCH_UP).await;
+        }
+        match self.local(adoption.queue).await {
+            Ok(()) => {
+                if let Some(local) = self.queues.get_mut(&adoption.queue) {
+                    local.queue.adopt(&adoption.block, adoption.items.iter().map(|i| (i.offset, i.len, i.redelivered)), &mut self.outbox);
+                    self.touched.push(adoption.queue);
+                }
+                true
+            }
+            Err(Missing::Deleted) => true,
+            Err(Missing::NotHere) => false,
+        }
+    }
+
+    /// Sends the contents of queues that have another owner now to it.
+    fn hand_over(&mut self) {
+        let node = self.node.clone();
+        let table = node.metadata().table().read();
+        let (owners, index) = (node.owners(&table), table.index());
+        let elsewhere = |id: &QueueId| {
+            let view = table.queue_by_id(*id)?;
+            // A queue without any owner stays until there is one.
+            let owner = owners.of_place(view.place)?;
+            (owner != node.id()).then_some((*id, QueueRef { id: *id, place: view.place }))
+        };
+        let moved: Vec<(QueueId, QueueRef)> = self.queues.keys().filter_map(elsewhere).collect();
+        drop(table);
+        for (id, queue) in moved {
+            let Some(local) = self.queues.remove(&id) else { continue };
+            node.account(local.accounted, 0);
+            let contents = local.queue.into_contents();
+            if !contents.is_empty() {
+                tracing::debug!(queue = local.name, vhost = local.vhost, messages = contents.len(), "handing a queue over to its owner");
+                crate::handover::start(node.clone(), queue, index, contents);
+            }
+        }
     }
 
     /// Makes sure that a queue is here, if it should be.
@@ -337,5 +425,7 @@ fn answer(local: &mut Local, session: SessionId, ask: Ask, id: u64, outbox: &mut
             local.sealed = false;
             Answer::Done
         }
+        // Of no queue, so it does not come here.
+        Ask::Fence => Answer::Done,
     })
 }

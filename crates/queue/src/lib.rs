@@ -211,6 +211,19 @@ impl Queue {
         self.messages.purge()
     }
 
+    /// Takes messages over from the queue's earlier owner: they go before all that has come here.
+    pub fn adopt(&mut self, block: &Bytes, messages: impl Iterator<Item = (u32, u32, bool)>, sink: &mut impl Sink) {
+        for (offset, len, redelivered) in messages {
+            self.messages.adopt(block, offset, len, redelivered);
+        }
+        self.pump(sink);
+    }
+
+    /// All messages in order, for the queue's next owner: record, and whether it was delivered before.
+    pub fn into_contents(self) -> Vec<(Bytes, bool)> {
+        self.messages.into_contents()
+    }
+
     /// Consumers, in the order of their ids.
     pub fn consumers(&self) -> impl Iterator<Item = &Consumer> {
         self.consumers.iter()

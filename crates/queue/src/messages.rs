@@ -14,6 +14,9 @@ const SPAN_MIN: u64 = 4096;
 const WASTE_FACTOR: usize = 4;
 /// Smaller blocks are never worth copying out of.
 const COPY_MIN: usize = 8 * 1024;
+/// Where positions of adopted messages start, and below which there are none of arrivals: adopted ones go first.
+const ADOPTED: u64 = 1 << 39;
+const ARRIVALS: u64 = 1 << 40;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
@@ -42,7 +45,7 @@ pub(crate) struct Stored {
     pub(crate) redelivered: bool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Messages {
     slots: VecDeque<Slot>,
     base: u64,
@@ -57,6 +60,27 @@ pub(crate) struct Messages {
     gone: u64,
     /// Position of the first message of the block that is arriving, and its bytes kept so far.
     arriving: Option<(u64, usize)>,
+    /// Messages adopted so far.
+    adopted: u64,
+}
+
+impl Default for Messages {
+    fn default() -> Self {
+        Self {
+            slots: VecDeque::new(),
+            base: ARRIVALS,
+            cursor: ARRIVALS,
+            returned: BTreeSet::new(),
+            stragglers: BTreeMap::new(),
+            blocks: Blocks::default(),
+            ready: 0,
+            unacked: 0,
+            bytes: 0,
+            gone: 0,
+            arriving: None,
+            adopted: 0,
+        }
+    }
 }
 
 impl Messages {
@@ -113,6 +137,31 @@ impl Messages {
         let (_, kept) = self.arriving.get_or_insert((position, 0));
         *kept += len as usize;
         position
+    }
+
+    /// Adds a message that goes before all arrivals, behind those adopted before it.
+    pub(crate) fn adopt(&mut self, block: &Bytes, offset: u32, len: u32, redelivered: bool) {
+        let position = ADOPTED + self.adopted;
+        self.adopted += 1;
+        let number = self.blocks.add(block);
+        self.stragglers.insert(position, Slot { block: number, offset, len, state: State::Ready, redelivered });
+        self.returned.insert(position);
+        self.ready += 1;
+        self.bytes += u64::from(len);
+    }
+
+    /// See [`crate::Queue::into_contents`].
+    pub(crate) fn into_contents(self) -> Vec<(Bytes, bool)> {
+        let record = |slot: &Slot| {
+            let redelivered = match slot.state {
+                State::Ready => slot.redelivered,
+                State::Held(_) => true,
+                State::Gone => return None,
+            };
+            let start = slot.offset as usize;
+            Some((self.blocks.get(slot.block)?.slice(start..start + slot.len as usize), redelivered))
+        };
+        self.stragglers.values().chain(&self.slots).filter_map(record).collect()
     }
 
     /// See [`crate::Queue::seal`].

@@ -1,1 +1,0 @@
-//! black-box tests
