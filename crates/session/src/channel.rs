@@ -1,12 +1,14 @@
 //! One channel's state, and what happens to a frame on it.
 //!
 //! ```text
-//!            channel.open                    fault
-//!   (none) ───────────────▶ Open ───────────────────────────▶ Closing
-//!      ▲                     │ channel.close / close-ok          │ close-ok
-//!      └─────────────────────┴───────────────────────────────────┘
+//!            channel.open                    fault, or channel.close
+//!   (none) ───────────────▶ Open ──────────────────────────────▶ Closing
+//!      ▲                                                            │ close-ok, of either side
+//!      └────────────────────────────────────────────────────────────┘
 //! ```
 //! While Closing, all frames but channel.close and channel.close-ok are ignored.
+//! If the channel had consumers, or got messages, what closes it is said only when a [`Request::Fence`] behind their release is answered.
+//! Until then a close-ok cannot mean the server's close, and a close of the client's is answered behind it.
 
 use crate::confirms::Confirms;
 use crate::connection::Core;
@@ -15,7 +17,7 @@ use crate::publish::Content;
 use crate::requests::Pending;
 use crate::unacked::UnackedTags;
 use bytes::BytesMut;
-use crate::{Fault, Flow, Host};
+use crate::{Fault, Flow, Host, Request};
 use std::collections::{BTreeMap, VecDeque};
 use warren_model::Settlement;
 use warren_protocol::{CHANNEL_ERROR, ChannelClose, ChannelFlowOk, FrameKind, Method, NOT_IMPLEMENTED, RawFrame, ShortStr, UNEXPECTED_FRAME, method_id};
@@ -27,6 +29,15 @@ pub(crate) const GETTERS_KEPT: usize = 64;
 pub(crate) enum State {
     Open,
     Closing,
+}
+
+/// What closes a channel.
+#[derive(Debug)]
+enum Farewell {
+    /// The client's close is answered.
+    CloseOk,
+    /// The server's own close; if the client's crosses it, close-ok for that follows.
+    Close { code: u16, text: String, method: (u16, u16), crossed: bool },
 }
 
 #[derive(Debug)]
@@ -55,6 +66,8 @@ pub(crate) struct Channel {
     pub(crate) backlog: BytesMut,
     /// What an empty queue name stands for.
     pub(crate) last_queue: Option<String>,
+    /// What is to be said when this fence is answered.
+    farewell: Option<(u64, Farewell)>,
 }
 
 impl Channel {
@@ -75,6 +88,7 @@ impl Channel {
             pending: VecDeque::new(),
             backlog: BytesMut::new(),
             last_queue: None,
+            farewell: None,
         }
     }
 
@@ -128,9 +142,7 @@ impl Channel {
             Method::ChannelOpen => Err(Fault::Connection(CHANNEL_ERROR, "CHANNEL_ERROR - second 'channel.open' seen".into())),
             Method::ChannelClose(_) => {
                 self.flush_confirms(core);
-                self.release_all(core, host);
-                Method::ChannelCloseOk.write(self.number, &mut core.out);
-                core.channel_closed = true;
+                self.release_all(core, host, Farewell::CloseOk);
                 Ok(Flow::Done)
             }
             Method::TxSelect | Method::TxCommit | Method::TxRollback => {
@@ -195,40 +207,74 @@ impl Channel {
     }
 
     /// Everything that the channel holds goes back to the queues, and its consumers go.
-    fn release_all(&mut self, core: &mut Core, host: &mut impl Host) {
+    /// The farewell is said when the queues know it: what the client does next, on whatever connection, finds the messages back.
+    fn release_all(&mut self, core: &mut Core, host: &mut impl Host, farewell: Farewell) {
         let number = self.number;
         core.under_way -= self.pending.len();
         self.pending.clear();
         if let Some(confirms) = self.confirms.take() {
             core.last_sequence = core.last_sequence.max(confirms.next() - 1);
         }
+        let mut held = false;
         core.consumers.retain(|&consumer, entry| {
             let ours = entry.channel == number;
             if ours {
                 host.release(consumer);
             }
+            held |= ours;
             !ours
         });
+        *self = Self { state: State::Closing, backlog: std::mem::take(&mut self.backlog), ..Self::new(number) };
+        if held {
+            let id = core.next_request();
+            self.farewell = Some((id, farewell));
+            host.request(number, id, Request::Fence);
+        } else {
+            self.say_farewell(core, farewell);
+        }
+    }
+
+    fn say_farewell(&self, core: &mut Core, farewell: Farewell) {
+        match farewell {
+            Farewell::CloseOk => {
+                Method::ChannelCloseOk.write(self.number, &mut core.out);
+                core.channel_closed = true;
+            }
+            Farewell::Close { code, text, method, crossed } => {
+                let close = ChannelClose { reply_code: code, reply_text: ShortStr::truncated(&text), class_id: method.0, method_id: method.1 };
+                Method::ChannelClose(close).write(self.number, &mut core.out);
+                if crossed {
+                    Method::ChannelCloseOk.write(self.number, &mut core.out);
+                }
+            }
+        }
+    }
+
+    /// The fence's answer, if it is the one that the channel waits for.
+    pub(crate) fn fenced(&mut self, core: &mut Core, id: u64) {
+        if let Some((_, farewell)) = self.farewell.take_if(|(fence, _)| *fence == id) {
+            self.say_farewell(core, farewell);
+        }
     }
 
     /// The server closes the channel.
     pub(crate) fn fail(&mut self, core: &mut Core, code: u16, text: &str, method: (u16, u16), host: &mut impl Host) {
         self.flush_confirms(core);
-        self.release_all(core, host);
-        *self = Self { state: State::Closing, backlog: std::mem::take(&mut self.backlog), ..Self::new(self.number) };
-        let close = ChannelClose { reply_code: code, reply_text: ShortStr::truncated(text), class_id: method.0, method_id: method.1 };
-        Method::ChannelClose(close).write(self.number, &mut core.out);
+        self.release_all(core, host, Farewell::Close { code, text: text.to_owned(), method, crossed: false });
     }
 
-    /// A frame while the server's channel.close is on its way.
+    /// A frame while the channel is being closed.
     pub(crate) fn frame_while_closing(&mut self, core: &mut Core, frame: &RawFrame<'_>) {
         if frame.kind != FrameKind::Method {
             return;
         }
-        match method_id(frame.payload) {
-            Some((20, 40)) => Method::ChannelCloseOk.write(self.number, &mut core.out),
-            Some((20, 41)) => core.channel_closed = true,
-            Some(_) | None => {}
+        match (method_id(frame.payload), &mut self.farewell) {
+            (Some((20, 40)), None) => Method::ChannelCloseOk.write(self.number, &mut core.out),
+            (Some((20, 40)), Some((_, Farewell::Close { crossed, .. }))) => *crossed = true,
+            (Some((20, 41)), None) => core.channel_closed = true,
+            // Its close is about to be answered, or there is nothing yet that close-ok could answer.
+            (Some((20, 40)), Some((_, Farewell::CloseOk))) | (Some((20, 41)), Some(_)) => {}
+            (Some(_) | None, _) => {}
         }
     }
 }

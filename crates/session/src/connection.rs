@@ -1,15 +1,18 @@
 //! The connection: handshake, channel 0, and the hand-out of frames to channels.
 //!
 //! ```text
-//! Header ──▶ StartOk ──▶ TuneOk ──▶ Open ──▶ Running ──▶ Closing ──▶ Closed
-//!    └──────────┴───────────┴─────────┴──────────┴──────────(peer closes, or cannot be talked to)──▲
+//!                                                     ┌──▶ Ending ──┐
+//! Header ──▶ StartOk ──▶ TuneOk ──▶ Open ──▶ Running ─┼──▶ Closing ─┼──▶ Closed
+//!    └──────────┴───────────┴─────────┘               └─────────────┘
 //! ```
+//! During the handshake and where the peer cannot be talked to, a close leads to Closed at once; faults lead to Closing in all phases but Header.
+//! Ending: the client has closed; close-ok follows when exclusive queues are gone and queues have back what was held.
 //! Closing: the server has sent connection.close and waits for close-ok; all other frames are ignored.
 
 use crate::channel::{Channel, State};
 use crate::consumers::ConsumerEntry;
 use crate::publish::whole_publish;
-use crate::{Fault, Flow, Host, Reply};
+use crate::{Fault, Flow, Host, Reply, Request};
 use bytes::Buf;
 use std::collections::BTreeMap;
 use warren_model::SessionId;
@@ -70,6 +73,8 @@ pub enum Phase {
     Open,
     /// In use.
     Running,
+    /// The client has closed; close-ok follows when all that belonged to the connection is gone.
+    Ending,
     /// Waits for connection.close-ok.
     Closing,
     /// Over: write out what is left and close the socket.
@@ -122,6 +127,8 @@ pub struct Session {
     pub(crate) authentication_failure_close: bool,
     pub(crate) connection_blocked: bool,
     blocked: bool,
+    /// The fence whose answer ends the connection, in phase Ending.
+    last_fence: Option<u64>,
     pub(crate) client: String,
     /// A login was refused, for the log.
     pub(crate) refused_login: Option<String>,
@@ -165,6 +172,7 @@ impl Session {
             authentication_failure_close: false,
             connection_blocked: false,
             blocked: false,
+            last_fence: None,
             client: String::new(),
             refused_login: None,
         }
@@ -227,7 +235,7 @@ impl Session {
     fn step(&mut self, buf: &[u8], host: &mut impl Host) -> Step {
         match self.phase {
             Phase::Running => {}
-            Phase::Closed => return Step::Consumed(buf.len()),
+            Phase::Ending | Phase::Closed => return Step::Consumed(buf.len()),
             Phase::Header => return self.protocol_header(buf),
             Phase::StartOk | Phase::TuneOk | Phase::Open | Phase::Closing => return self.frame(buf, host),
         }
@@ -276,7 +284,7 @@ impl Session {
                 self.frame_while_closing(&frame);
                 Step::Consumed(len)
             }
-            Phase::Header | Phase::StartOk | Phase::TuneOk | Phase::Open | Phase::Running | Phase::Closed => {
+            Phase::Header | Phase::StartOk | Phase::TuneOk | Phase::Open | Phase::Running | Phase::Ending | Phase::Closed => {
                 if let Err(fault) = self.connection_frame(&frame, host) {
                     let method = method_id(frame.payload).filter(|_| frame.kind == FrameKind::Method).unwrap_or_default();
                     self.fault(0, fault, method, host);
@@ -290,8 +298,8 @@ impl Session {
         match self.phase {
             Phase::Header | Phase::StartOk | Phase::TuneOk => HANDSHAKE_FRAME_MAX,
             // No limit agreed: a whole message in one frame, with room for its frame.
-            Phase::Open | Phase::Running | Phase::Closing | Phase::Closed if self.core.frame_max == 0 => u32::try_from(self.core.message_max).unwrap_or(u32::MAX),
-            Phase::Open | Phase::Running | Phase::Closing | Phase::Closed => self.core.frame_max,
+            Phase::Open | Phase::Running | Phase::Ending | Phase::Closing | Phase::Closed if self.core.frame_max == 0 => u32::try_from(self.core.message_max).unwrap_or(u32::MAX),
+            Phase::Open | Phase::Running | Phase::Ending | Phase::Closing | Phase::Closed => self.core.frame_max,
         }
     }
 
@@ -328,9 +336,7 @@ impl Session {
             }
             State::Open => channel.frame(&mut self.core, frame, host),
         };
-        if std::mem::take(&mut self.core.channel_closed) {
-            self.channels[usize::from(number)] = None;
-        }
+        self.remove_closed(number);
         result.unwrap_or_else(|fault| {
             self.fault(number, fault, method_of(frame), host);
             Flow::Done
@@ -360,8 +366,18 @@ impl Session {
         Method::ChannelOpenOk.write(number, &mut self.core.out);
     }
 
-    /// The answer to a request of a channel.
+    fn remove_closed(&mut self, number: u16) {
+        if std::mem::take(&mut self.core.channel_closed) {
+            self.channels[usize::from(number)] = None;
+        }
+    }
+
+    /// The answer to a request of a channel; on channel 0, of the connection.
     pub fn reply(&mut self, number: u16, id: u64, reply: Reply, host: &mut impl Host) {
+        if self.phase == Phase::Ending && number == 0 && self.last_fence == Some(id) {
+            Method::ConnectionCloseOk.write(0, &mut self.core.out);
+            self.phase = Phase::Closed;
+        }
         if self.phase != Phase::Running {
             return;
         }
@@ -369,6 +385,7 @@ impl Session {
         if let Err((fault, method)) = channel.answered(&mut self.core, id, reply, host) {
             self.fault(number, fault, method, host);
         }
+        self.remove_closed(number);
         self.drain(number, host);
     }
 
@@ -446,7 +463,7 @@ impl Session {
 
     /// The server closes the connection. `text` begins with the code's name.
     pub fn close(&mut self, code: u16, text: &str, method: (u16, u16), host: &mut impl Host) {
-        if matches!(self.phase, Phase::Closing | Phase::Closed) {
+        if matches!(self.phase, Phase::Ending | Phase::Closing | Phase::Closed) {
             return;
         }
         if self.phase == Phase::Header {
@@ -521,8 +538,16 @@ impl Session {
             (_, Method::ConnectionClose(_)) => {
                 self.flush_confirms();
                 self.release_channels(host);
-                Method::ConnectionCloseOk.write(0, &mut self.core.out);
-                self.phase = Phase::Closed;
+                if self.phase == Phase::Running {
+                    // Close-ok says that exclusive queues are gone and what was held is back.
+                    self.phase = Phase::Ending;
+                    let id = self.core.next_request();
+                    self.last_fence = Some(id);
+                    host.request(0, id, Request::Fence);
+                } else {
+                    Method::ConnectionCloseOk.write(0, &mut self.core.out);
+                    self.phase = Phase::Closed;
+                }
                 Ok(())
             }
             (Phase::Running, Method::ConnectionUpdateSecret(_)) => {

@@ -81,6 +81,9 @@ pub enum Request {
     },
     /// queue.purge. Answer: [`Reply::Counted`].
     Purge(QueueRef),
+    /// Whoever must know that consumers were released knows it, and what their going has led to is done. Answer: [`Reply::Done`]. On channel 0: the
+    /// client has closed the connection, and all that belongs to the session alone is to go first.
+    Fence,
     /// queue.delete. Answer: [`Reply::Counted`] with the messages deleted, or refused.
     Delete {
         /// The queue.

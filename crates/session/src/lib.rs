@@ -5,7 +5,8 @@
 //! whatever is to be sent lies in [`Session::out`].
 //! Invariants: within a channel everything happens in the order of its frames: while a request is unanswered, later frames of that channel wait in its
 //! backlog (other channels go on), but for declarations that cannot get in each other's way, which follow at once so that they share a log entry.
-//! A return is written before the confirm that covers it. After a channel is closed by either side, all its frames but close and close-ok are ignored.
+//! A return is written before the confirm that covers it. After a channel is closed by either side, all its frames but close and close-ok are ignored,
+//! and the client is told of the close, or of its end, when what was released is back in the queues.
 //! Cost: a publish whose frames lie whole in the read buffer is handed on without being copied or allocated for.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]

@@ -8,7 +8,7 @@ use crate::connection::Core;
 use crate::{Fault, Flow, Host, Publish, Published};
 use warren_model::Refusal;
 use warren_protocol::{
-    BasicPublish, BasicReturn, CLASS_BASIC, FRAME_OVERHEAD, FrameKind, Method, NO_ROUTE, NOT_IMPLEMENTED, Properties, ShortStr, parse_content_header, parse_frame, property_flags,
+    BasicPublish, BasicReturn, CLASS_BASIC, FRAME_OVERHEAD, FrameKind, Method, NO_ROUTE, NOT_IMPLEMENTED, Properties, SYNTAX_ERROR, ShortStr, parse_content_header, parse_frame, property_flags,
     validate_properties, write_content,
 };
 
@@ -246,6 +246,10 @@ fn check_properties(raw: &[u8], user: &str) -> Result<(), Fault> {
         return Ok(());
     }
     let flags = property_flags(raw)?;
+    // A second flag word: properties that nobody has defined, which consumers could not read.
+    if flags.0 & 1 != 0 {
+        return Err(Refusal::new(SYNTAX_ERROR, "property flags beyond those of class basic").into());
+    }
     if !flags.has_expiration() && !flags.has_user_id() {
         return Ok(validate_properties(raw)?);
     }

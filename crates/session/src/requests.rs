@@ -83,6 +83,7 @@ impl Channel {
     /// An answer has come: writes it, and those that waited for it. A fault names its method.
     pub(crate) fn answered(&mut self, core: &mut Core, id: u64, reply: Reply, host: &mut impl Host) -> Result<(), (Fault, (u16, u16))> {
         if self.state == State::Closing {
+            self.fenced(core, id);
             return Ok(());
         }
         let Some(entry) = self.pending.iter_mut().find(|p| p.id == id) else { return Ok(()) };

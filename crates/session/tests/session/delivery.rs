@@ -80,7 +80,7 @@ fn tags_that_are_not_open_close_the_channel_and_settle_nothing() {
         peer.calls();
         peer.method(1, *last);
         peer.expect_channel_close(1, 406, &format!("{UNKNOWN}{tag}"), method);
-        assert_eq!(peer.calls(), [Call::Release(consumer)]);
+        assert_eq!(peer.calls(), [Call::Release(consumer), Call::Request(1, Request::Fence)]);
         peer.method(2, wire::BasicQos::default());
         peer.expect(&[M(2, Method::BasicQosOk)]);
     }
@@ -125,7 +125,7 @@ fn get_says_how_many_remain() {
     peer.method(1, BasicReject { delivery_tag: 1, requeue: true });
     assert_eq!(peer.calls(), [Call::Settle(consumer, 30, Settlement::Requeue)]);
     peer.method(1, crate::peer::close_channel(200, "", (0, 0)));
-    assert_eq!(peer.calls(), [Call::Release(consumer)]);
+    assert_eq!(peer.calls(), [Call::Release(consumer), Call::Request(1, Request::Fence)]);
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! The handshake in order, out of order, and refused.
 
-use crate::peer::{Beat, M, Peer, close_connection, frame, frames, open_vhost, short, start_ok, tune_ok};
+use crate::peer::{Beat, Call, M, Peer, close_connection, frame, frames, open_vhost, short, start_ok, tune_ok};
 use warren_protocol as wire;
 use warren_protocol::{Method, PROTOCOL_HEADER};
-use warren_session::{Limits, Phase};
+use warren_session::{Limits, Phase, Request};
 
 const PLAIN: &[u8] = b"\0guest\0secret";
 
@@ -171,7 +171,8 @@ fn either_side_closes_the_connection() {
     let consumer = peer.consume(1, "t", false);
     peer.method(0, wire::ConnectionClose { reply_code: 200, reply_text: short("bye"), class_id: 0, method_id: 0 });
     peer.expect(&[M(0, Method::ConnectionCloseOk)]);
-    assert_eq!((peer.session.phase(), peer.calls()), (Phase::Closed, vec![crate::peer::Call::Release(consumer)]));
+    assert_eq!(peer.session.phase(), Phase::Closed);
+    assert_eq!(peer.calls(), [Call::Release(consumer), Call::Request(0, Request::Fence)]);
 
     let mut peer = Peer::open();
     peer.session.force_close("going down", &mut peer.host);
@@ -196,7 +197,7 @@ fn frames_that_cannot_be_read_end_it_at_once() {
         let consumer = peer.consume(1, "t", false);
         peer.send(bytes);
         peer.expect_connection_close(501, text, (0, 0));
-        assert_eq!((peer.session.phase(), peer.unread(), peer.calls()), (Phase::Closed, 0, vec![crate::peer::Call::Release(consumer)]));
+        assert_eq!((peer.session.phase(), peer.unread(), peer.calls()), (Phase::Closed, 0, vec![Call::Release(consumer)]));
     }
 }
 

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
 mod channels;
+mod closing;
 mod cuts;
 mod delivery;
 mod handshake;

@@ -38,6 +38,8 @@ pub struct FakeHost {
     pub hold: bool,
     /// How often a publish was held.
     pub held: usize,
+    /// Fences wait for the test to answer them, like other requests.
+    pub hold_fences: bool,
     uniques: u32,
 }
 
@@ -294,8 +296,18 @@ impl Peer {
             let done = self.session.input(&self.input, &mut self.host);
             self.input.drain(..done);
             if done == 0 || self.input.is_empty() {
-                return;
+                break;
             }
+        }
+        if !self.host.hold_fences {
+            self.answer_fences();
+        }
+    }
+
+    /// The queues know all that they were told.
+    pub fn answer_fences(&mut self) {
+        while let Some(n) = self.host.asked.iter().position(|(_, _, request)| *request == Request::Fence) {
+            self.answer_nth(n, Reply::Done);
         }
     }
 
@@ -373,7 +385,7 @@ impl Peer {
             }
             Request::Propose(_) => Reply::Outcome(Outcome::Done),
             Request::Count(_) => Reply::Counts { messages: 3, consumers: 2 },
-            Request::Consume { .. } | Request::Cancel { .. } => Reply::Done,
+            Request::Consume { .. } | Request::Cancel { .. } | Request::Fence => Reply::Done,
             Request::Get { .. } => Reply::Empty,
             Request::Purge(_) | Request::Delete { .. } => Reply::Counted(4),
         }

@@ -159,6 +159,13 @@ fn what_a_publish_may_not_carry_closes_the_channel() {
     let mut peer = Peer::open();
     peer.send(&with_properties(&[0x80, 0, 9, b'a']));
     assert_eq!(peer.session.phase(), Phase::Closing);
+    // A second word of flags, empty or not, whatever else is there.
+    for properties in [&[0, 1, 0, 0][..], &[0, 1, 0x80, 0, 1, b'a'], &[0x11, 1, 0, 0, 2, 1, b'5'], &[0x10, 1]] {
+        let mut peer = Peer::open();
+        peer.send(&with_properties(properties));
+        peer.expect_connection_close(502, "SYNTAX_ERROR - property flags beyond those of class basic", (60, 40));
+        assert_eq!(peer.calls(), []);
+    }
 }
 
 #[test]
