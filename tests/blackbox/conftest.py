@@ -22,17 +22,17 @@ _count = itertools.count(1)
 
 
 @pytest.fixture(scope="session")
-def target() -> Iterator[Target]:
+def target(request: pytest.FixtureRequest) -> Iterator[Target]:
     """The cluster under test."""
     target = targets.from_environment()
     try:
         target.up()
     except AssertionError as error:
         with contextlib.suppress(AssertionError):
-            target.down()
+            target.down(failed=True)
         pytest.exit(f"the cluster did not start: {error}", 70)
     yield target
-    target.down()
+    target.down(failed=request.session.testsfailed > 0)
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ import contextlib
 import http.client
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -248,7 +249,7 @@ class Target:
     def up(self) -> None:
         """Makes the cluster ready at the session's start."""
 
-    def down(self) -> None:
+    def down(self, failed: bool = False) -> None:
         """Takes down what `up` started."""
 
 
@@ -276,9 +277,11 @@ class Warren(Target):
         for node in self.all():
             self.wait_ready(node)
 
-    def down(self) -> None:
+    def down(self, failed: bool = False) -> None:
         if self.own:
             self._cluster("down")
+            if not failed:  # else data and logs are left for whoever looks into it
+                shutil.rmtree(self.directory, ignore_errors=True)
 
     def start_process(self, node: int) -> None:
         self._cluster("start", str(node))
