@@ -30,7 +30,7 @@ const JOIN_DEADLINE: Duration = Duration::from_secs(5);
 impl Core {
     /// Whether this node has never belonged to a cluster.
     pub(crate) fn is_fresh(&self) -> bool {
-        if !self.opened_fresh {
+        if !self.opened_fresh.load(Ordering::Acquire) {
             return false;
         }
         let metrics = self.raft.metrics();
@@ -95,8 +95,9 @@ impl Core {
             return tracing::error!("two configured nodes have the same identity: one's data folder is a copy of the other's; wipe one");
         }
         tracing::info!(node = %self.config.name, nodes = members.len(), "founding a cluster");
-        if let Err(error) = self.raft.initialize(members).await {
-            tracing::warn!(%error, "no cluster was founded");
+        match self.raft.initialize(members).await {
+            Ok(()) => self.opened_fresh.store(false, Ordering::Release),
+            Err(error) => tracing::warn!(%error, "no cluster was founded"),
         }
     }
 

@@ -60,7 +60,7 @@ impl Config {
             http: String::new(),
             shards: 16,
             heartbeat: Duration::from_millis(100),
-            election_timeout: (Duration::from_millis(500), Duration::from_millis(1000)),
+            election_timeout: (Duration::from_millis(400), Duration::from_millis(800)),
             lease: Duration::from_millis(1500),
             node_down_after: Duration::from_millis(1500),
             snapshot_every: 50_000,

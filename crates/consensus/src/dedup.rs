@@ -3,6 +3,7 @@
 //! A proposer (one start of one node's process) numbers its proposals from 1 and keeps proposing the same one, under its
 //! number, until it is answered. The group applies each proposer's numbers strictly in order: a number below the next one
 //! is a repetition and gets the answer of the first time, a number above it is refused until the missing ones have come.
+//! Number 0 stands for a proposal that nobody sends again: it is applied wherever it stands, and its answer is not kept.
 //! Answers are kept until the proposer says that it no longer needs them; it has at most [`WINDOW`] numbers open.
 //!
 //! Stored beside the table, in one atomic write with an entry's changes:
@@ -67,6 +68,9 @@ impl Dedup {
     /// Judges a proposal. After [`Verdict::Fresh`] its number counts as used, and [`Self::record`] must follow with the
     /// entry's outcomes before the next entry is judged.
     pub(crate) fn judge(&mut self, node: NodeId, incarnation: Incarnation, sequence: u64, settled_below: u64, changes: &mut Vec<KeyChange>) -> Verdict {
+        if sequence == 0 {
+            return Verdict::Fresh;
+        }
         let proposer = self.proposers.entry(node).or_insert_with(|| Proposer {
             record: ProposerRecord { incarnation, next: 1, settled_below: 1 },
             runs: VecDeque::new(),
@@ -100,11 +104,14 @@ impl Dedup {
     pub(crate) fn record(&mut self, node: NodeId, index: u64, answers: Vec<(u64, Outcome)>, changes: &mut Vec<KeyChange>) -> Result<(), Malformed> {
         let Some(proposer) = self.proposers.get_mut(&node) else { return Ok(()) };
         let mut runs: Vec<(u64, RunRecord)> = Vec::new();
-        for (sequence, outcome) in answers {
+        for (sequence, outcome) in answers.into_iter().filter(|(sequence, _)| *sequence > 0) {
             match runs.last_mut() {
                 Some((first, run)) if *first + run.outcomes.len() as u64 == sequence => run.outcomes.push(outcome),
                 Some(_) | None => runs.push((sequence, RunRecord { index, outcomes: vec![outcome] })),
             }
+        }
+        if runs.is_empty() {
+            return Ok(());
         }
         for (first, run) in &runs {
             changes.push((answers_key(node, *first), Some(archive(run)?)));
@@ -218,6 +225,20 @@ mod tests {
         dedup.record(NODE, 5, vec![(3, Outcome::Done), (6, Outcome::Done)], &mut Vec::new()).unwrap();
         assert_eq!(judge(&mut dedup, 1, 6, 6), done(5));
         assert_eq!(judge(&mut dedup, 1, 7 + WINDOW, 7), Verdict::Settled(Settled::Early));
+    }
+
+    #[test]
+    fn an_unnumbered_proposal_is_always_fresh_and_leaves_no_trace() {
+        let mut dedup = Dedup::default();
+        let mut changes = Vec::new();
+        assert_eq!(judge(&mut dedup, 3, 1, 1), Verdict::Fresh);
+        dedup.record(NODE, 4, vec![(1, Outcome::Done)], &mut Vec::new()).unwrap();
+        for incarnation in [1, 3] {
+            assert_eq!(dedup.judge(NODE, Incarnation(incarnation), 0, 0, &mut changes), Verdict::Fresh);
+            dedup.record(NODE, 5, vec![(0, Outcome::Retry)], &mut changes).unwrap();
+        }
+        assert_eq!(changes, vec![]);
+        assert_eq!(judge(&mut dedup, 3, 1, 1), done(4));
     }
 
     #[test]

@@ -12,6 +12,7 @@ use rand::{Rng, SeedableRng};
 use tokio::time::Instant;
 use warren_model::{Command, Incarnation, NodeId};
 
+use crate::entry::Proposal;
 use crate::metadata::{Core, DUTIES};
 
 /// Voters at most: more would make every commit slower and survive little more.
@@ -64,7 +65,16 @@ impl Core {
         };
         for (node, incarnation) in silent {
             tracing::warn!(%node, "a node is silent and is marked down");
-            self.propose(Command::NodeDown { node, incarnation }, DEADLINE).await;
+            // Never proposed again, and only under this leadership: a leader that is cut off misses everyone, and must not
+            // mark them down once it is back.
+            self.propose_while_leading(Command::NodeDown { node, incarnation }).await;
+        }
+    }
+
+    async fn propose_while_leading(&self, command: Command) {
+        let proposal = Proposal { node: self.me(), incarnation: self.config.incarnation, sequence: 0, settled_below: 0, command };
+        if tokio::time::timeout(DEADLINE, self.send_proposals(self.me(), vec![proposal])).await.is_err() {
+            tracing::warn!("the leader's own change is not confirmed yet");
         }
     }
 

@@ -56,7 +56,7 @@ pub(crate) struct Proposal {
     pub(crate) node: NodeId,
     /// The start of its process.
     pub(crate) incarnation: Incarnation,
-    /// Counted from 1 within the incarnation, in the order of proposing.
+    /// Counted from 1 within the incarnation, in the order of proposing; 0 for one that is never proposed again.
     pub(crate) sequence: u64,
     /// All below this are settled or given up: none of them will be asked about again.
     pub(crate) settled_below: u64,

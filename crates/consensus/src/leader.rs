@@ -105,10 +105,11 @@ impl SharedLedger {
     /// Releases answers as leases run out. Never ends.
     pub(crate) async fn run(&self) {
         loop {
-            let next = self.with(|ledger| ledger.next_expiry());
+            self.settle(|ledger| ledger.expire(Instant::now()));
+            let next = self.with(|ledger| ledger.next_expiry(Instant::now()));
             match next {
                 Some(at) => tokio::select! {
-                    () = tokio::time::sleep_until(at) => self.settle(|ledger| ledger.expire(Instant::now())),
+                    () = tokio::time::sleep_until(at) => {}
                     () = self.wake.notified() => {}
                 },
                 None => self.wake.notified().await,

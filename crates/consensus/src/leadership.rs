@@ -117,19 +117,10 @@ impl Core {
 
     /// The leader's own lease: as long as the quorum's word, once everything answered before is applied here.
     pub(crate) fn grant_own(&self) {
-        if !self.in_service() {
-            return;
-        }
         let answered = self.ledger.with(|ledger| ledger.leading().and_then(|_| ledger.answered()));
         if let (Some(answered), Some(ack)) = (answered, self.quorum_ack()) {
             self.lease.grant(ack, ack + self.config.lease, answered);
         }
-    }
-
-    /// A node routes only in a founded cluster that counts it as up: before, there are no users to log in, and its queues have no place.
-    fn in_service(&self) -> bool {
-        let table = self.machine.table().read();
-        table.cluster().is_some() && table.node(self.me()).is_some_and(|node| node.up)
     }
 
     async fn renew_with(&self, leader: NodeId) -> bool {
@@ -138,8 +129,6 @@ impl Core {
         // The lease counts from here: whatever happens on the way makes it shorter.
         let asked = Instant::now();
         match self.ask(leader, &request, self.config.lease / 2).await {
-            // The leader counts on it all the same, until it runs out.
-            Some(Reply::Granted(_)) if !self.in_service() => false,
             Some(Reply::Granted(grant)) => {
                 self.lease.grant(asked, asked + Duration::from_nanos(grant.nanos), grant.must_apply);
                 true

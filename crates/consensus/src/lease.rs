@@ -26,15 +26,14 @@ struct Terms {
     until: Instant,
     must_apply: u64,
     applied: u64,
-    /// The table is of a cluster: before, it is empty, and there is nothing to route.
-    founded: bool,
+    in_service: bool,
     released: bool,
 }
 
 impl Lease {
     pub(crate) fn new() -> Self {
         let base = Instant::now();
-        let terms = Mutex::new(Terms { asked: None, until: base, must_apply: 0, applied: 0, founded: false, released: false });
+        let terms = Mutex::new(Terms { asked: None, until: base, must_apply: 0, applied: 0, in_service: false, released: false });
         Self { base, until: AtomicU64::new(0), terms, changes: watch::Sender::new(0) }
     }
 
@@ -56,10 +55,10 @@ impl Lease {
         self.publish(&terms);
     }
 
-    /// The table has applied `index`, and is of a cluster or not.
-    pub(crate) fn applied(&self, index: u64, founded: bool) {
+    /// The table has applied `index`, and counts this node as in service or not.
+    pub(crate) fn applied(&self, index: u64, in_service: bool) {
         let mut terms = self.terms.lock();
-        (terms.applied, terms.founded) = (index, founded);
+        (terms.applied, terms.in_service) = (index, in_service);
         self.publish(&terms);
     }
 
@@ -76,7 +75,7 @@ impl Lease {
     }
 
     fn publish(&self, terms: &Terms) {
-        let holds = terms.founded && terms.applied >= terms.must_apply && !terms.released;
+        let holds = terms.in_service && terms.applied >= terms.must_apply && !terms.released;
         let until = if holds { nanos(self.base, terms.until) } else { 0 };
         self.until.store(until, Ordering::Release);
         self.changes.send_modify(|change| *change += 1);

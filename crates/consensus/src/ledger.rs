@@ -198,11 +198,11 @@ impl<W> Ledger<W> {
         self.leading.as_mut().map(|leading| leading.settle(now)).unwrap_or_default()
     }
 
-    /// When to call [`Self::expire`] next; none if nothing waits.
-    pub(crate) fn next_expiry(&self) -> Option<Instant> {
+    /// When to call [`Self::expire`] next; none if nothing waits for a lease to run out.
+    pub(crate) fn next_expiry(&self, now: Instant) -> Option<Instant> {
         let leading = self.leading.as_ref()?;
         let first = *leading.waiting.keys().next()?;
-        leading.holders.values().filter(|holder| holder.applied < first).map(|holder| holder.until).min()
+        leading.holders.values().filter(|holder| holder.applied < first && holder.until > now).map(|holder| holder.until).min()
     }
 
     /// Refuses leases to a node from now on, so that it can be removed; false while it may still hold one.
@@ -298,11 +298,20 @@ mod tests {
         let (mut ledger, now) = leading(&[A, B]);
         ledger.report(A, at(11), now);
         assert_eq!(ledger.wait(LEADER, 11, 11, now), Ok(NONE));
-        let until = ledger.next_expiry().unwrap();
+        let until = ledger.next_expiry(now).unwrap();
         assert!(until > now + LEASE, "a lease of an earlier leader may last so long");
         assert_eq!(ledger.expire(until - ms(1)), NONE);
         assert_eq!(ledger.expire(until), vec![11]);
-        assert_eq!(ledger.next_expiry(), None);
+        assert_eq!(ledger.next_expiry(until), None);
+    }
+
+    #[test]
+    fn only_leases_that_still_run_are_awaited() {
+        let (mut ledger, now) = leading(&[A, B]);
+        let late = now + LEASE * 2;
+        assert!(ledger.renew(B, at(10), Some(late), true, late).is_ok());
+        assert_eq!(ledger.wait(LEADER, 11, 11, late), Ok(NONE));
+        assert!(ledger.next_expiry(late).unwrap() > late + LEASE, "A's lease, which has run out, is nothing to wait for");
     }
 
     #[test]

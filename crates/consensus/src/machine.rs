@@ -38,12 +38,13 @@ const LOG_ID: u8 = b'i';
 const MEMBERSHIP: u8 = b'm';
 const TABLE: u8 = b't';
 
-/// Told what was applied last, and whether the cluster is founded, after the hooks; once for entries that are applied together.
+/// Told what was applied last, and whether this node is in service then, after the hooks; once for entries that are applied together.
 pub(crate) type Observer = Arc<dyn Fn(LogId, bool) + Send + Sync>;
 
 /// The state machine. Clones share one state.
 #[derive(Clone)]
 pub(crate) struct Machine {
+    me: NodeId,
     table: Arc<SharedTable>,
     state: Arc<dyn StateStore>,
     hooks: Arc<dyn Hooks>,
@@ -87,11 +88,12 @@ impl std::fmt::Debug for SnapshotData {
 
 impl Machine {
     /// Reads the state back and returns the machine with its table.
-    pub(crate) fn open(state: Arc<dyn StateStore>, hooks: Arc<dyn Hooks>, observer: Observer) -> Result<Self, OpenError> {
+    pub(crate) fn open(me: NodeId, state: Arc<dyn StateStore>, hooks: Arc<dyn Hooks>, observer: Observer) -> Result<Self, OpenError> {
         // What was written but not synced before a crash of the process alone may be visible and yet not durable.
         state.sync()?;
         let restored = restore(state.scan(Space::Table)?.map(|record| record.map_err(OpenError::from)))?;
         Ok(Self {
+            me,
             table: Arc::new(SharedTable::new(restored.table)),
             state,
             hooks,
@@ -109,9 +111,14 @@ impl Machine {
         self.position.lock().applied
     }
 
+    /// Whether the cluster is founded and counts this node as up: before, there are no users to log in, and its queues have no place.
+    pub(crate) fn in_service(&self) -> bool {
+        let table = self.table.read();
+        table.cluster().is_some() && table.node(self.me).is_some_and(|known| known.up)
+    }
+
     fn observe(&self, id: LogId) {
-        let founded = self.table.read().cluster().is_some();
-        (self.observer)(id, founded);
+        (self.observer)(id, self.in_service());
     }
 
     /// Applies one entry and answers its proposals.

@@ -61,8 +61,8 @@ pub(crate) struct Core {
     pub(crate) kicks: [Notify; 3],
     /// Incarnation that this node is to be up under: the process's, or a renewed one.
     pub(crate) incarnation: AtomicU64,
-    /// Nothing had been stored here when this part was opened.
-    pub(crate) opened_fresh: bool,
+    /// Nothing had been stored here when this part was opened, and it has founded nothing since.
+    pub(crate) opened_fresh: AtomicBool,
     /// The leader does not know this node as a member.
     pub(crate) estranged: AtomicBool,
     /// A leader that this node was told of but has no link to.
@@ -93,8 +93,8 @@ impl Metadata {
         let ledger = Arc::new(SharedLedger::new(Ledger::new(config.lease)));
         let lease = Arc::new(Lease::new());
         let observer = observer(&config, &wire, &leader, &ledger, &lease);
-        let machine = Machine::open(storage.state(), hooks, observer)?;
-        lease.applied(machine.table().version(), machine.table().read().cluster().is_some());
+        let machine = Machine::open(config.node, storage.state(), hooks, observer)?;
+        lease.applied(machine.table().version(), machine.in_service());
         let log = Log::new(storage.log());
         let fresh = log.is_pristine()? && machine.applied().is_none();
         let network = Network { wire: Arc::clone(&wire), deadline: config.heartbeat * 5 };
@@ -116,7 +116,7 @@ impl Metadata {
             leader,
             links: Mutex::default(),
             kicks: Default::default(),
-            opened_fresh: fresh,
+            opened_fresh: AtomicBool::new(fresh),
             estranged: AtomicBool::new(false),
             hinted: Mutex::default(),
             leaving: AtomicBool::new(false),
@@ -178,8 +178,8 @@ impl Metadata {
         }
     }
 
-    /// Whether this node may route by its table now: it belongs to a cluster, holds a lease, and its table shows everything
-    /// that was answered.
+    /// Whether this node may route by its table now: it is up in its cluster, holds a lease, and its table shows
+    /// everything that was answered.
     /// Costs an atomic load and a reading of the clock.
     #[inline]
     #[must_use]
@@ -372,9 +372,9 @@ fn observer(
 ) -> Observer {
     let (wire, leader, ledger, lease) = (Arc::clone(wire), leader.subscribe(), Arc::clone(ledger), Arc::clone(lease));
     let (me, incarnation) = (config.node, config.incarnation);
-    Arc::new(move |id: LogId, founded: bool| {
+    Arc::new(move |id: LogId, in_service: bool| {
         ledger.with(|ledger| ledger.applied_here(id));
-        lease.applied(id.index, founded);
+        lease.applied(id.index, in_service);
         // Sent from here, without waking a task in between: somebody waits for it.
         if let (Some(wire), Some(leader)) = (wire.get(), *leader.borrow())
             && leader != me

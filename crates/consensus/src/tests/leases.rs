@@ -8,7 +8,7 @@ use super::world::{DEADLINE, World, declare, declared, eventually, has_queue};
 
 #[tokio::test(start_paused = true)]
 async fn a_leader_that_is_cut_off_stops_routing_before_another_answers() {
-    let world = World::cluster(&["a", "b", "c"]).await;
+    let mut world = World::cluster(&["a", "b", "c"]).await;
     for round in 0..5 {
         let old = world.leader().await;
         let other = world.names().into_iter().find(|name| *name != old).unwrap();
@@ -26,10 +26,10 @@ async fn a_leader_that_is_cut_off_stops_routing_before_another_answers() {
         assert!(!world.at(&old).may_route(), "round {round}: it routes without {queue}");
         assert!(routed_until.is_some(), "it routed for a while after the cut");
         answer.await.unwrap().unwrap();
-        assert!(world.at(&other).may_route());
+        assert!(world.at(&other).wait_routable(DEADLINE).await);
         assert_ne!(world.at(&other).status().leader, Some(world.id(&old)));
         world.net.heal();
-        world.all_routable().await;
+        world.revive().await;
         world.assert_equal().await;
     }
 }
@@ -37,7 +37,7 @@ async fn a_leader_that_is_cut_off_stops_routing_before_another_answers() {
 /// At every instant: whoever may route has applied everything that was answered anywhere. Nodes are cut off in turn.
 #[tokio::test(start_paused = true)]
 async fn whoever_may_route_knows_everything_answered() {
-    let world = World::cluster(&["a", "b", "c"]).await;
+    let mut world = World::cluster(&["a", "b", "c"]).await;
     let answered = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
     let mut tasks = Vec::new();
     for (name, metadata) in world.running() {
@@ -59,6 +59,7 @@ async fn whoever_may_route_knows_everything_answered() {
         round += 1;
         if round.is_multiple_of(3000) {
             world.net.heal();
+            world.revive().await;
         } else if round.is_multiple_of(1500) {
             let node = NodeId(round / 1500 % 3 + 1);
             for other in [1, 2, 3].map(NodeId).into_iter().filter(|other| *other != node) {
@@ -83,7 +84,7 @@ async fn whoever_may_route_knows_everything_answered() {
     }
     assert!(count > 300, "only {count} answers: nothing was tested");
     world.net.heal();
-    world.all_routable().await;
+    world.revive().await;
     world.assert_equal().await;
 }
 
@@ -124,9 +125,8 @@ async fn a_node_that_is_silent_for_long_is_marked_down_and_comes_up_again() {
     eventually("it is marked down", || (!world.at(&leader).table().read().node(id).unwrap().up).then_some(())).await;
     world.net.heal();
     eventually("it learns so", || metadata.is_marked_down().then_some(())).await;
-    assert!(world.at(&silent).wait_routable(DEADLINE).await, "its table is as good as any");
     tokio::time::sleep(Duration::from_secs(2)).await;
-    assert!(metadata.is_marked_down(), "it waits for its owner");
+    assert!(metadata.is_marked_down() && !metadata.may_route(), "it waits for its owner");
     metadata.renew_incarnation(warren_model::Incarnation(2));
     eventually("it is up", || {
         let known = world.at(&leader).table().read().node(id).cloned().unwrap();
@@ -134,6 +134,22 @@ async fn a_node_that_is_silent_for_long_is_marked_down_and_comes_up_again() {
     })
     .await;
     eventually("it knows", || (!metadata.is_marked_down()).then_some(())).await;
+    assert!(metadata.wait_routable(DEADLINE).await);
+}
+
+/// A leader that is cut off hears of nobody; it must not take that for everybody's end.
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_was_cut_off_marks_nobody_down() {
+    let mut world = World::cluster(&["a", "b", "c"]).await;
+    let old = world.leader().await;
+    world.isolate(&old);
+    tokio::time::sleep(Duration::from_secs(8)).await;
+    let other = world.leader_among(&world.names().into_iter().filter(|name| *name != old).collect::<Vec<_>>()).await;
+    world.net.heal();
+    world.revive().await;
+    tokio::time::sleep(Duration::from_secs(15)).await;
+    let incarnations: Vec<_> = world.at(&other).table().read().nodes().filter(|known| known.name != old).map(|known| (known.incarnation.0, known.up)).collect();
+    assert_eq!(incarnations, vec![(1, true), (1, true)]);
 }
 
 #[tokio::test(start_paused = true)]

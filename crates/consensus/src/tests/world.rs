@@ -70,6 +70,8 @@ impl World {
     }
 
     pub(crate) fn adjusted(adjust: fn(&mut Config)) -> Self {
+        // Shows the story with RUST_LOG=warren_consensus=debug; a second test finds it set up.
+        drop(tracing_subscriber::fmt().with_env_filter(tracing_subscriber::EnvFilter::from_default_env()).with_test_writer().try_init());
         Self { net: Arc::default(), nodes: BTreeMap::new(), adjust }
     }
 
@@ -158,6 +160,21 @@ impl World {
         }
     }
 
+    /// Brings nodes up again that were marked down while they were cut off, as their owners would, until all may route.
+    pub(crate) async fn revive(&mut self) {
+        let until = Instant::now() + DEADLINE;
+        while !self.running().all(|(_, metadata)| metadata.may_route()) {
+            assert!(Instant::now() < until, "not all may route: {:?}", self.running().map(|(_, metadata)| metadata.status()).collect::<Vec<_>>());
+            for node in self.nodes.values_mut() {
+                if let Some(metadata) = node.running.as_ref().filter(|metadata| metadata.is_marked_down()) {
+                    node.incarnation += 1;
+                    metadata.renew_incarnation(Incarnation(node.incarnation));
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
     pub(crate) async fn all_up(&self) {
         for (_, metadata) in self.running() {
             eventually("all are up", || metadata.status().members.iter().all(|member| member.up).then_some(())).await;
@@ -166,11 +183,17 @@ impl World {
 
     /// The name of the node that leads, as all running nodes see it.
     pub(crate) async fn leader(&self) -> String {
+        let names: Vec<String> = self.running().map(|(name, _)| name.clone()).collect();
+        self.leader_among(&names).await
+    }
+
+    /// The name of the node that leads, as these nodes see it.
+    pub(crate) async fn leader_among(&self, names: &[String]) -> String {
         eventually("all agree on a running leader", || {
-            let leaders: Vec<_> = self.running().map(|(_, metadata)| metadata.status().leader).collect();
+            let leaders: Vec<_> = names.iter().map(|name| self.at(name).status().leader).collect();
             let first = leaders.first().copied().flatten()?;
-            let name = self.running().find(|(_, metadata)| metadata.status().node == first)?.0.clone();
-            leaders.iter().all(|leader| *leader == Some(first)).then_some(name)
+            let name = names.iter().find(|name| self.id(name) == first)?;
+            leaders.iter().all(|leader| *leader == Some(first)).then(|| name.clone())
         })
         .await
     }
