@@ -1,6 +1,7 @@
 //! How many messages and consumers queues have, asked of their owners wherever they are: for listings.
 
 use crate::node::Node;
+use crate::owners::Owners;
 use crate::worker::LaneMessage;
 use bytes::Bytes;
 use futures::future::join_all;
@@ -11,6 +12,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use warren_model::{NodeId, QueueId};
 use warren_queue::Counts;
+use warren_routing::Table;
 use warren_transport::{Frame, Lane, ReplyTo};
 
 /// `(queue, ready, unacked, bytes, consumers)` as it crosses between nodes.
@@ -28,26 +30,29 @@ impl Node {
         join_all(replies).await.into_iter().flatten().flatten().collect()
     }
 
-    /// Counts of these queues, or of all, from every node that answers before the deadline; a queue that nobody counts has no messages and consumers, or its
-    /// owner did not answer: the second result names those nodes.
+    /// Counts of these queues from their owners, or of all from every node, as far as they answer before the deadline; a queue that nobody counts has no
+    /// messages and consumers, or its owner did not answer: the second result names those nodes.
     pub async fn queue_counts(self: &Arc<Self>, ids: Option<Vec<QueueId>>, deadline: Duration) -> (BTreeMap<QueueId, Counts>, Vec<NodeId>) {
-        let peers: Vec<NodeId> = self.metadata().table().read().nodes().filter(|n| n.up && n.id != self.id()).map(|n| n.id).collect();
-        let wanted: Option<Vec<u64>> = ids.as_ref().map(|ids| ids.iter().map(|q| q.0).collect());
-        let head = match rkyv::to_bytes::<rancor::Error>(&wanted) {
-            Ok(head) => Bytes::copy_from_slice(&head),
-            Err(_) => return (BTreeMap::new(), peers),
+        let mut questions = {
+            let table = self.metadata().table().read();
+            questions(&table, &self.owners(&table), ids.as_deref())
         };
-        let asked = peers.iter().map(|&peer| {
-            let frame = Frame { head: head.clone(), bulk: Bytes::new() };
-            async move {
-                let reply = self.transport()?.request(peer, Lane::Delivery, frame, deadline).await.ok()?;
-                rkyv::from_bytes::<Vec<Row>, rancor::Error>(&reply.bulk).ok()
+        let own = questions.remove(&self.id());
+        let here = async {
+            match own {
+                Some(wanted) => self.counts_here(wanted.map(|ids| ids.into_iter().map(QueueId).collect())).await,
+                None => Vec::new(),
             }
+        };
+        let asked = questions.values().zip(questions.keys()).map(|(wanted, &peer)| async move {
+            let head = Bytes::copy_from_slice(&rkyv::to_bytes::<rancor::Error>(wanted).ok()?);
+            let reply = self.transport()?.request(peer, Lane::Delivery, Frame { head, bulk: Bytes::new() }, deadline).await.ok()?;
+            rkyv::from_bytes::<Vec<Row>, rancor::Error>(&reply.bulk).ok()
         });
-        let (here, there) = tokio::join!(self.counts_here(ids), join_all(asked));
+        let (here, there) = tokio::join!(here, join_all(asked));
         let mut all: BTreeMap<QueueId, Counts> = here.into_iter().collect();
         let mut silent = Vec::new();
-        for (peer, rows) in peers.into_iter().zip(there) {
+        for (&peer, rows) in questions.keys().zip(there) {
             match rows {
                 Some(rows) => all.extend(rows.into_iter().map(|(id, ready, unacked, bytes, consumers)| (QueueId(id), Counts { ready, unacked, bytes, consumers }))),
                 None => silent.push(peer),
@@ -55,6 +60,20 @@ impl Node {
         }
         (all, silent)
     }
+}
+
+/// Whom to ask for what: of named queues each owner for its own, so that nobody waits for a node that has none of them.
+fn questions(table: &Table, owners: &Owners, ids: Option<&[QueueId]>) -> BTreeMap<NodeId, Option<Vec<u64>>> {
+    let Some(ids) = ids else {
+        return table.nodes().filter(|n| n.up).map(|n| (n.id, None)).collect();
+    };
+    let mut questions: BTreeMap<NodeId, Option<Vec<u64>>> = BTreeMap::new();
+    for &id in ids {
+        if let Some(owner) = table.queue_by_id(id).and_then(|queue| owners.of_place(queue.place)) {
+            questions.entry(owner).or_default().get_or_insert_default().push(id.0);
+        }
+    }
+    questions
 }
 
 /// Answers another node's question.
@@ -73,4 +92,49 @@ pub(crate) fn answer(node: &Arc<Node>, frame: Frame, reply: ReplyTo) {
             reply.send(Frame { head: Bytes::new(), bulk: Bytes::copy_from_slice(&bulk) });
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use warren_model::command::{DeclareQueue, NodeUp, Place};
+    use warren_model::{Command, Incarnation, Outcome, SessionId};
+    use warren_routing::Applied;
+
+    fn up(node: u64) -> Command {
+        let text = |what: &str| format!("{what}{node}");
+        Command::NodeUp(NodeUp { node: NodeId(node), name: text("n"), address: text("a"), amqp: text("q"), http: text("h"), incarnation: Incarnation(1) })
+    }
+
+    fn declare(name: &str, node: u64) -> Command {
+        let session = SessionId { node: NodeId(node), incarnation: Incarnation(1), number: 1 };
+        Command::DeclareQueue(DeclareQueue {
+            vhost: "/".into(),
+            name: name.into(),
+            durable: false,
+            exclusive: false,
+            auto_delete: false,
+            server_named: false,
+            arguments: vec![],
+            session,
+            place: Place::Node(NodeId(node), Incarnation(1)),
+        })
+    }
+
+    #[test]
+    fn only_owners_are_asked() {
+        let mut table = Table::new();
+        let commands = [Command::FoundCluster { cluster: 1, shards: 1 }, Command::PutVhost { name: "/".into() }, up(1), up(2), up(3), declare("a", 1), declare("b", 3), declare("c", 3)];
+        let outcomes = table.apply(1, &commands, &mut Applied::default());
+        let ids: Vec<QueueId> = outcomes.iter().filter_map(|o| if let Outcome::Queue { id, .. } = o { Some(*id) } else { None }).collect();
+        let [a, b, c] = ids[..] else { panic!("{outcomes:?}") };
+        let owners = Owners::of(&table);
+        let gone = QueueId(u64::MAX);
+        assert_eq!(questions(&table, &owners, Some(&[a, b, c, gone])), BTreeMap::from([(NodeId(1), Some(vec![a.0])), (NodeId(3), Some(vec![b.0, c.0]))]));
+        assert_eq!(questions(&table, &owners, Some(&[c])), BTreeMap::from([(NodeId(3), Some(vec![c.0]))]));
+        assert!(questions(&table, &owners, Some(&[])).is_empty());
+        assert_eq!(questions(&table, &owners, None), [1, 2, 3].map(|n| (NodeId(n), None)).into());
+        table.apply(2, &[Command::NodeDown { node: NodeId(3), incarnation: Incarnation(1) }], &mut Applied::default());
+        assert_eq!(questions(&table, &Owners::of(&table), None), [1, 2].map(|n| (NodeId(n), None)).into());
+    }
 }

@@ -235,13 +235,13 @@ impl Node {
 
     /// A name of 22 characters that nobody else makes.
     pub fn unique_name(&self) -> String {
-        base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(random_bytes::<16>(&mut *self.random.lock()))
+        base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(random_bytes::<16>(&mut self.random.lock()))
     }
 
     /// A record of a user with this password, for [`Command::PutUser`].
     pub fn new_user(&self, name: &str, password: &str, tags: Vec<String>) -> User {
         let hashing = PasswordHashing::SaltedSha256;
-        let password_hash = if password.is_empty() { Vec::new() } else { hash_password(hashing, random_bytes(&mut *self.random.lock()), password.as_bytes()) };
+        let password_hash = if password.is_empty() { Vec::new() } else { hash_password(hashing, random_bytes(&mut self.random.lock()), password.as_bytes()) };
         User { name: name.to_owned(), password_hash, hashing, tags }
     }
 

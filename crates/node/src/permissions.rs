@@ -21,7 +21,14 @@ pub(crate) enum Access {
 /// A session's compiled patterns. A pattern is taken anew when its text has changed in the table.
 #[derive(Debug, Default)]
 pub(crate) struct Permissions {
-    patterns: Mutex<[Option<(String, Option<Regex>)>; 3]>,
+    patterns: Mutex<[Option<Compiled>; 3]>,
+}
+
+/// A pattern's text, and what it compiles to, if it does.
+#[derive(Debug)]
+struct Compiled {
+    text: String,
+    regex: Option<Regex>,
 }
 
 impl Permissions {
@@ -50,11 +57,11 @@ impl Permissions {
         }
         let mut patterns = self.patterns.lock();
         let slot = &mut patterns[access as usize];
-        if slot.as_ref().is_none_or(|(known, _)| known != text) {
-            let compiled = Regex::new(text).inspect_err(|error| tracing::warn!(pattern = text, %error, "a permission pattern cannot be used: it allows nothing")).ok();
-            *slot = Some((text.to_owned(), compiled));
+        if slot.as_ref().is_none_or(|known| known.text != text) {
+            let regex = Regex::new(text).inspect_err(|error| tracing::warn!(pattern = text, %error, "a permission pattern cannot be used: it allows nothing")).ok();
+            *slot = Some(Compiled { text: text.to_owned(), regex });
         }
-        slot.as_ref().and_then(|(_, regex)| regex.as_ref()).is_some_and(|regex| regex.is_match(name))
+        slot.as_ref().and_then(|compiled| compiled.regex.as_ref()).is_some_and(|regex| regex.is_match(name))
     }
 }
 

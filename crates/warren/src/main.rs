@@ -135,7 +135,7 @@ fn tls(file: &File, config: Option<&Path>) -> anyhow::Result<Tls> {
         return alone(&file.node.name);
     };
     let beside = config.and_then(Path::parent).unwrap_or(Path::new(""));
-    Ok(Tls::load(&beside.join(&section.certificate), &beside.join(&section.key), &beside.join(&section.ca))?)
+    Ok(Tls::load(beside.join(&section.certificate), beside.join(&section.key), beside.join(&section.ca))?)
 }
 
 fn alone(name: &str) -> anyhow::Result<Tls> {
