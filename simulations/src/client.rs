@@ -1,0 +1,571 @@
+//! An AMQP client on a simulated host: one connection, one channel, everything with a deadline.
+//!
+//! Flow: calls write a method and read until its answer has come; what comes in between (deliveries, confirms, returns) waits in order for
+//! [`Client::next_event`]. After a channel error the channel is opened anew; after any other failure the client is of no more use.
+//! Invariants checked here: an operation ends within its deadline as long as the client could talk with its node (`no-hang`); nobody tells this client that it
+//! broke the protocol (`no-internal-error`); and it is not cut off while nothing happens to the cluster (`calm`).
+
+use crate::cluster::AMQP;
+use crate::message::MessageId;
+use crate::options::node_name;
+use crate::oracle::Oracle;
+use bytes::BytesMut;
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::{Instant, timeout_at};
+use turmoil::net::TcpStream;
+use warren_protocol::{
+    BasicAck, BasicConsume, BasicPublish, BasicQos, BasicReject, CLASS_BASIC, ConfirmSelect, ConnectionClose, ConnectionOpen, ConnectionStartOk, ConnectionTuneOk,
+    ExchangeDeclare, ExchangeDelete, FRAME_OVERHEAD, FrameKind, Method, OwnedTable, OwnedValue, PROTOCOL_HEADER, Properties, QueueBind, QueueDeclare, QueueDelete, QueueUnbind, ShortStr, Table,
+    parse_content_header, parse_frame, write_content, write_heartbeat,
+};
+
+/// Longest that a node may take for anything: a deletion waits up to 10 s for the queue's owner and up to 10 s for the cluster.
+const DEADLINE: Duration = Duration::from_secs(30);
+/// Longest that connecting may take.
+const CONNECT_DEADLINE: Duration = Duration::from_secs(8);
+/// After so long without a disturbance, no operation that began before is excused any more.
+const CALM: Duration = Duration::from_secs(22);
+const CHANNEL: u16 = 1;
+const FRAME_MAX: u32 = 131_072;
+
+/// Why an operation failed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Failure {
+    /// No answer within the deadline.
+    TimedOut,
+    /// The connection broke.
+    Lost(String),
+    /// The server closed the connection.
+    ConnectionClosed(u16, String),
+    /// The server closed the channel; there is a new one.
+    ChannelClosed(u16, String),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TimedOut => f.write_str("no answer in time"),
+            Self::Lost(why) => write!(f, "connection lost: {why}"),
+            Self::ConnectionClosed(code, text) => write!(f, "connection closed with {code} {text}"),
+            Self::ChannelClosed(code, text) => write!(f, "channel closed with {code} {text}"),
+        }
+    }
+}
+
+impl Failure {
+    /// The client is of no more use.
+    #[must_use]
+    pub fn is_fatal(&self) -> bool {
+        !matches!(self, Self::ChannelClosed(..))
+    }
+}
+
+/// What comes without being asked for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// A message for a consumer.
+    Delivered(Incoming),
+    /// A message of this client that reached no queue.
+    Returned(MessageId),
+    /// Messages of this client are safe, or were not taken.
+    Confirmed(Vec<MessageId>, bool),
+    /// The server has ended this client's consumer.
+    Cancelled,
+}
+
+/// A delivered message.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Incoming {
+    /// The delivery's number.
+    pub tag: u64,
+    /// It may have been delivered before.
+    pub redelivered: bool,
+    /// Its exchange.
+    pub exchange: String,
+    /// Its routing key.
+    pub key: String,
+    /// Its body.
+    pub body: Vec<u8>,
+}
+
+/// A client with an open channel.
+pub struct Client {
+    oracle: Oracle,
+    /// Name of its host.
+    host: String,
+    node: usize,
+    stream: TcpStream,
+    incoming: BytesMut,
+    events: VecDeque<Event>,
+    /// Content that is not complete yet.
+    partial: Option<Partial>,
+    heartbeat: Duration,
+    last_write: Instant,
+    confirming: bool,
+    publisher: u32,
+    /// Messages published by this publisher.
+    published: u32,
+    /// Publishes on this channel in confirm mode.
+    tags: u64,
+    unconfirmed: BTreeMap<u64, MessageId>,
+}
+
+struct Partial {
+    head: Head,
+    size: Option<usize>,
+    body: Vec<u8>,
+}
+
+enum Head {
+    Deliver { tag: u64, redelivered: bool, exchange: String, key: String },
+    Return,
+}
+
+type Outcome<T> = Result<T, Failure>;
+
+fn short(text: &str) -> ShortStr<'_> {
+    ShortStr::truncated(text)
+}
+
+impl Client {
+    /// Connects to a node as guest and opens the channel.
+    ///
+    /// # Errors
+    /// If that does not succeed.
+    pub async fn connect(oracle: &Oracle, host: &str, node: usize, heartbeat_s: u16) -> Outcome<Self> {
+        let since = oracle.now();
+        let until = Instant::now() + CONNECT_DEADLINE;
+        let opened = match timeout_at(until, TcpStream::connect((node_name(node), AMQP))).await {
+            Ok(Ok(stream)) => {
+                let mut client = Self::on(stream, oracle.clone(), host.to_owned(), node, heartbeat_s);
+                client.open(heartbeat_s, until).await.map(|()| client)
+            }
+            Ok(Err(error)) => Err(Failure::Lost(error.to_string())),
+            Err(_) => Err(Failure::TimedOut),
+        };
+        opened.inspect_err(|failure| judge(oracle, host, node, "connect", since, failure))
+    }
+
+    fn on(stream: TcpStream, oracle: Oracle, host: String, node: usize, heartbeat_s: u16) -> Self {
+        let publisher = oracle.new_publisher();
+        Self {
+            oracle,
+            host,
+            node,
+            stream,
+            incoming: BytesMut::new(),
+            events: VecDeque::new(),
+            partial: None,
+            heartbeat: Duration::from_secs(heartbeat_s.into()),
+            last_write: Instant::now(),
+            confirming: false,
+            publisher,
+            published: 0,
+            tags: 0,
+            unconfirmed: BTreeMap::new(),
+        }
+    }
+
+    async fn open(&mut self, heartbeat: u16, until: Instant) -> Outcome<()> {
+        self.write(&PROTOCOL_HEADER, until).await?;
+        self.wait_for("connection.start", until).await?;
+        let response = b"\0guest\0guest";
+        let properties = capabilities();
+        let client_properties = Table::parse(&properties).unwrap_or_default();
+        self.send(0, ConnectionStartOk { client_properties, mechanism: short("PLAIN"), response, locale: short("en_US") }, until).await?;
+        self.wait_for("connection.tune", until).await?;
+        self.send(0, ConnectionTuneOk { channel_max: 10, frame_max: FRAME_MAX, heartbeat }, until).await?;
+        self.send(0, ConnectionOpen { virtual_host: short("/") }, until).await?;
+        self.wait_for("connection.open-ok", until).await?;
+        self.send(CHANNEL, Method::ChannelOpen, until).await?;
+        self.wait_for("channel.open-ok", until).await.map(drop)
+    }
+
+    /// The node that it is connected to.
+    #[must_use]
+    pub fn node(&self) -> usize {
+        self.node
+    }
+
+    /// The number that tells this channel's consumer and publishes from all others.
+    #[must_use]
+    pub fn publisher(&self) -> u32 {
+        self.publisher
+    }
+
+    /// Declares an exchange.
+    pub async fn declare_exchange(&mut self, name: &str, kind: &str, durable: bool) -> Outcome<()> {
+        let declare = ExchangeDeclare { exchange: short(name), kind: short(kind), durable, ..ExchangeDeclare::default() };
+        self.call(declare, "exchange.declare-ok").await
+    }
+
+    /// Deletes an exchange.
+    pub async fn delete_exchange(&mut self, name: &str) -> Outcome<()> {
+        self.call(ExchangeDelete { exchange: short(name), ..ExchangeDelete::default() }, "exchange.delete-ok").await
+    }
+
+    /// Declares a queue.
+    pub async fn declare_queue(&mut self, name: &str, durable: bool, exclusive: bool) -> Outcome<()> {
+        let declare = QueueDeclare { queue: short(name), durable, exclusive, ..QueueDeclare::default() };
+        self.call(declare, "queue.declare-ok").await
+    }
+
+    /// Deletes a queue.
+    pub async fn delete_queue(&mut self, name: &str) -> Outcome<()> {
+        self.call(QueueDelete { queue: short(name), ..QueueDelete::default() }, "queue.delete-ok").await
+    }
+
+    /// Binds a queue.
+    pub async fn bind(&mut self, queue: &str, exchange: &str, key: &str) -> Outcome<()> {
+        self.oracle.state().messages.bound(queue, exchange, key);
+        self.call(QueueBind { queue: short(queue), exchange: short(exchange), routing_key: short(key), ..QueueBind::default() }, "queue.bind-ok").await
+    }
+
+    /// Unbinds a queue.
+    pub async fn unbind(&mut self, queue: &str, exchange: &str, key: &str) -> Outcome<()> {
+        let unbind = QueueUnbind { queue: short(queue), exchange: short(exchange), routing_key: short(key), ..QueueUnbind::default() };
+        self.call(unbind, "queue.unbind-ok").await
+    }
+
+    /// Asks for confirms on this channel.
+    pub async fn confirm(&mut self) -> Outcome<()> {
+        self.call(ConfirmSelect::default(), "confirm.select-ok").await?;
+        self.confirming = true;
+        Ok(())
+    }
+
+    /// Consumes from a queue with so many messages unacknowledged at most (0: any number).
+    pub async fn consume(&mut self, queue: &str, prefetch_count: u16) -> Outcome<()> {
+        self.call(BasicQos { prefetch_count, ..BasicQos::default() }, "basic.qos-ok").await?;
+        self.call(BasicConsume { queue: short(queue), ..BasicConsume::default() }, "basic.consume-ok").await
+    }
+
+    /// Publishes the next message.
+    pub async fn publish(&mut self, exchange: &str, key: &str, mandatory: bool) -> Outcome<MessageId> {
+        self.published += 1;
+        let id = MessageId { publisher: self.publisher, number: self.published };
+        self.oracle.state().messages.published(id, exchange, key, self.oracle.now());
+        self.oracle.count_operation();
+        if self.confirming {
+            self.tags += 1;
+            self.unconfirmed.insert(self.tags, id);
+        }
+        let mut properties = Vec::new();
+        Properties { delivery_mode: Some(2), ..Properties::default() }.encode(&mut properties);
+        let mut bytes = Vec::new();
+        Method::from(BasicPublish { exchange: short(exchange), routing_key: short(key), mandatory, immediate: false }).write(CHANNEL, &mut bytes);
+        write_content(&mut bytes, CHANNEL, FRAME_MAX, CLASS_BASIC, &properties, &id.body());
+        let since = self.oracle.now();
+        let written = self.write(&bytes, Instant::now() + DEADLINE).await;
+        self.checked("publish", since, written)?;
+        Ok(id)
+    }
+
+    /// How many publishes have no confirm yet.
+    #[must_use]
+    pub fn unconfirmed(&self) -> usize {
+        self.unconfirmed.len()
+    }
+
+    /// Nothing came although something must: the node did not answer in time.
+    pub fn hung<T>(&self, what: &str) -> Outcome<T> {
+        let since = self.oracle.now().saturating_sub(DEADLINE);
+        self.checked(what, since, Err(Failure::TimedOut))
+    }
+
+    /// Acknowledges a delivery, and all before it if asked for.
+    pub async fn ack(&mut self, delivery_tag: u64, multiple: bool) -> Outcome<()> {
+        self.tell(BasicAck { delivery_tag, multiple }, "ack").await
+    }
+
+    /// Puts a delivery back.
+    pub async fn requeue(&mut self, delivery_tag: u64) -> Outcome<()> {
+        self.tell(BasicReject { delivery_tag, requeue: true }, "reject").await
+    }
+
+    /// Publishes a message and waits for what becomes of it: returned or not, confirmed or not.
+    pub async fn publish_and_wait(&mut self, exchange: &str, key: &str) -> Outcome<(bool, bool)> {
+        let since = self.oracle.now();
+        let id = self.publish(exchange, key, true).await?;
+        let until = Instant::now() + DEADLINE;
+        let mut returned = false;
+        loop {
+            match self.next_event(until.saturating_duration_since(Instant::now())).await? {
+                Some(Event::Returned(what)) if what == id => returned = true,
+                Some(Event::Confirmed(ids, ok)) if ids.contains(&id) => return Ok((returned, ok)),
+                Some(_) => {}
+                None => return self.checked("publish", since, Err(Failure::TimedOut)),
+            }
+        }
+    }
+
+    /// The next thing that comes unasked; none if nothing does within this time. Keeps the connection alive meanwhile.
+    pub async fn next_event(&mut self, within: Duration) -> Outcome<Option<Event>> {
+        if let Some(event) = self.events.pop_front() {
+            return Ok(Some(event));
+        }
+        let until = Instant::now() + within;
+        let since = self.oracle.now();
+        let got = loop {
+            match self.next_method(until).await {
+                // Not a failure: nothing was asked for.
+                Err(Failure::TimedOut) => break Ok(None),
+                Err(failure) => break Err(failure),
+                Ok(None) => {
+                    if let Some(event) = self.events.pop_front() {
+                        break Ok(Some(event));
+                    }
+                }
+                Ok(Some(payload)) => self.surprised(&payload, "nothing"),
+            }
+        };
+        let got = self.checked("wait", since, got);
+        self.reopened(got).await
+    }
+
+    /// Closes in good order.
+    pub async fn close(mut self) -> Outcome<()> {
+        let since = self.oracle.now();
+        let until = Instant::now() + DEADLINE;
+        let close = ConnectionClose { reply_code: 200, reply_text: short("done"), class_id: 0, method_id: 0 };
+        let sent = self.send(0, close, until).await;
+        let closed = match sent {
+            Ok(()) => loop {
+                match self.next_method(until).await {
+                    Ok(Some(payload)) if name(&payload) == "connection.close-ok" => break Ok(()),
+                    // Whatever was under way, the end of the channel included.
+                    Ok(_) | Err(Failure::ChannelClosed(..)) => {}
+                    Err(failure) => break Err(failure),
+                }
+            },
+            Err(failure) => Err(failure),
+        };
+        self.checked("close", since, closed)
+    }
+
+    /// Sends a method and waits for its answer.
+    async fn call<'m>(&mut self, method: impl Into<Method<'m>>, expected: &'static str) -> Outcome<()> {
+        let method = method.into();
+        let since = self.oracle.now();
+        self.oracle.count_operation();
+        let until = Instant::now() + DEADLINE;
+        let answered = match self.send(CHANNEL, method, until).await {
+            Ok(()) => self.wait_for(expected, until).await.map(drop),
+            Err(failure) => Err(failure),
+        };
+        let answered = self.checked(expected, since, answered);
+        self.reopened(answered).await
+    }
+
+    /// Sends a method that is not answered.
+    async fn tell<'m>(&mut self, method: impl Into<Method<'m>>, what: &'static str) -> Outcome<()> {
+        let since = self.oracle.now();
+        let sent = self.send(CHANNEL, method, Instant::now() + DEADLINE).await;
+        self.checked(what, since, sent)
+    }
+
+    /// Opens the channel anew if it was closed.
+    async fn reopened<T>(&mut self, result: Outcome<T>) -> Outcome<T> {
+        if let Err(Failure::ChannelClosed(..)) = &result {
+            let (since, until) = (self.oracle.now(), Instant::now() + DEADLINE);
+            self.events.clear();
+            self.partial = None;
+            self.unconfirmed.clear();
+            (self.confirming, self.published, self.tags) = (false, 0, 0);
+            self.publisher = self.oracle.new_publisher();
+            let opened = match self.send(CHANNEL, Method::ChannelOpen, until).await {
+                Ok(()) => self.wait_for("channel.open-ok", until).await.map(drop),
+                Err(failure) => Err(failure),
+            };
+            self.checked("channel.open-ok", since, opened)?;
+        }
+        result
+    }
+
+    async fn send<'m>(&mut self, channel: u16, method: impl Into<Method<'m>>, until: Instant) -> Outcome<()> {
+        let mut bytes = Vec::new();
+        method.into().write(channel, &mut bytes);
+        self.write(&bytes, until).await
+    }
+
+    async fn write(&mut self, bytes: &[u8], until: Instant) -> Outcome<()> {
+        self.last_write = Instant::now();
+        match timeout_at(until, self.stream.write_all(bytes)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(Failure::Lost(error.to_string())),
+            Err(_) => Err(Failure::TimedOut),
+        }
+    }
+
+    /// Reads until a method of this name has come.
+    async fn wait_for(&mut self, expected: &'static str, until: Instant) -> Outcome<Vec<u8>> {
+        loop {
+            if let Some(payload) = self.next_method(until).await? {
+                if name(&payload) == expected {
+                    return Ok(payload);
+                }
+                self.surprised(&payload, expected);
+            }
+        }
+    }
+
+    fn surprised(&self, payload: &[u8], expected: &str) {
+        let what = format!("{} got {} from {} instead of {expected}", self.host, name(payload), node_name(self.node));
+        self.oracle.violated("no-internal-error", what);
+    }
+
+    /// Reads one frame. A method that answers something is returned; of others, what they say is put into `events`.
+    async fn next_method(&mut self, until: Instant) -> Outcome<Option<Vec<u8>>> {
+        let (kind, payload) = self.next_frame(until).await?;
+        match kind {
+            FrameKind::Heartbeat => Ok(None),
+            FrameKind::Method => self.method(payload, until).await,
+            FrameKind::Header | FrameKind::Body => {
+                self.content(kind, &payload)?;
+                Ok(None)
+            }
+        }
+    }
+
+    async fn method(&mut self, payload: Vec<u8>, until: Instant) -> Outcome<Option<Vec<u8>>> {
+        let method = Method::decode(&payload).map_err(|error| self.garbled(error))?;
+        let text = |text: &ShortStr<'_>| text.to_string_lossy().into_owned();
+        #[expect(clippy::wildcard_enum_match_arm, reason = "all that is not spontaneous is an answer")]
+        match &method {
+            Method::BasicDeliver(m) => {
+                let head = Head::Deliver { tag: m.delivery_tag, redelivered: m.redelivered, exchange: text(&m.exchange), key: text(&m.routing_key) };
+                self.partial = Some(Partial { head, size: None, body: Vec::new() });
+            }
+            Method::BasicReturn(_) => self.partial = Some(Partial { head: Head::Return, size: None, body: Vec::new() }),
+            Method::BasicAck(m) => self.confirmed(m.delivery_tag, m.multiple, true),
+            Method::BasicNack(m) => self.confirmed(m.delivery_tag, m.multiple, false),
+            Method::BasicCancel(_) => self.events.push_back(Event::Cancelled),
+            Method::ConnectionBlocked(_) | Method::ConnectionUnblocked => {}
+            Method::ConnectionClose(m) => {
+                let failure = Failure::ConnectionClosed(m.reply_code, text(&m.reply_text));
+                self.send(0, Method::ConnectionCloseOk, until).await?;
+                return Err(failure);
+            }
+            Method::ChannelClose(m) => {
+                let failure = Failure::ChannelClosed(m.reply_code, text(&m.reply_text));
+                self.send(CHANNEL, Method::ChannelCloseOk, until).await?;
+                return Err(failure);
+            }
+            _ => return Ok(Some(payload)),
+        }
+        Ok(None)
+    }
+
+    fn content(&mut self, kind: FrameKind, payload: &[u8]) -> Outcome<()> {
+        let Some(partial) = &mut self.partial else { return Err(self.garbled("content without a method")) };
+        if kind == FrameKind::Body {
+            partial.body.extend_from_slice(payload);
+        } else {
+            match parse_content_header(payload) {
+                Ok(header) => partial.size = Some(usize::try_from(header.body_size).unwrap_or(usize::MAX)),
+                Err(error) => return Err(self.garbled(error)),
+            }
+        }
+        if partial.size != Some(partial.body.len()) {
+            return Ok(());
+        }
+        let Some(Partial { head, body, .. }) = self.partial.take() else { return Ok(()) };
+        let event = match head {
+            Head::Deliver { tag, redelivered, exchange, key } => Event::Delivered(Incoming { tag, redelivered, exchange, key, body }),
+            Head::Return => match MessageId::read(&body).filter(|id| id.publisher == self.publisher) {
+                Some(id) => Event::Returned(id),
+                None => return Err(self.garbled("a message was returned that was not published here")),
+            },
+        };
+        self.events.push_back(event);
+        Ok(())
+    }
+
+    fn confirmed(&mut self, tag: u64, multiple: bool, ok: bool) {
+        let ids: Vec<MessageId> = if multiple {
+            let after = self.unconfirmed.split_off(&(tag + 1));
+            std::mem::replace(&mut self.unconfirmed, after).into_values().collect()
+        } else {
+            self.unconfirmed.remove(&tag).into_iter().collect()
+        };
+        if ids.is_empty() {
+            let what = format!("{} got a confirm of publish {tag} from {}, which was not waiting for one", self.host, node_name(self.node));
+            self.oracle.violated("no-internal-error", what);
+        }
+        self.events.push_back(Event::Confirmed(ids, ok));
+    }
+
+    fn garbled(&self, what: impl fmt::Display) -> Failure {
+        let what = format!("{} cannot read what {} sends: {what}", self.host, node_name(self.node));
+        self.oracle.violated("no-internal-error", &what);
+        Failure::Lost(what)
+    }
+
+    async fn next_frame(&mut self, until: Instant) -> Outcome<(FrameKind, Vec<u8>)> {
+        loop {
+            match parse_frame(&self.incoming, 0) {
+                Err(error) => return Err(self.garbled(error)),
+                Ok(Some(frame)) => {
+                    let (kind, payload) = (frame.kind, frame.payload.to_vec());
+                    let _ = self.incoming.split_to(payload.len() + FRAME_OVERHEAD);
+                    return Ok((kind, payload));
+                }
+                Ok(None) => {}
+            }
+            let beat = self.last_write + self.heartbeat / 2;
+            let wake = if self.heartbeat.is_zero() { until } else { beat.min(until) };
+            match timeout_at(wake, self.stream.read_buf(&mut self.incoming)).await {
+                Ok(Ok(0)) => return Err(Failure::Lost("closed by the node".into())),
+                Ok(Ok(_)) => {}
+                Ok(Err(error)) => return Err(Failure::Lost(error.to_string())),
+                Err(_) if Instant::now() >= until => return Err(Failure::TimedOut),
+                Err(_) => {
+                    let mut beat = Vec::new();
+                    write_heartbeat(&mut beat);
+                    self.write(&beat, until).await?;
+                }
+            }
+        }
+    }
+
+    /// Judges a failure, if it is one.
+    fn checked<T>(&self, what: &str, since: Duration, result: Outcome<T>) -> Outcome<T> {
+        result.inspect_err(|failure| judge(&self.oracle, &self.host, self.node, what, since, failure))
+    }
+}
+
+/// This client wants to know when its consumers are ended.
+fn capabilities() -> Vec<u8> {
+    let mut capabilities = OwnedTable::default();
+    capabilities.put("consumer_cancel_notify", OwnedValue::Bool(true));
+    let mut properties = OwnedTable::default();
+    properties.put("capabilities", OwnedValue::Table(capabilities));
+    properties.to_bytes()
+}
+
+fn name(payload: &[u8]) -> &'static str {
+    Method::decode(payload).map_or("an unknown method", |method| method.name())
+}
+
+/// Whether a failure is excused by what has happened to the cluster.
+fn judge(oracle: &Oracle, host: &str, node: usize, what: &str, since: Duration, failure: &Failure) {
+    let whom = node_name(node);
+    oracle.note(host, format_args!("{what} at {whom}: {failure}"));
+    match failure {
+        Failure::TimedOut if oracle.was_there_since(node, since) => {
+            oracle.violated("no-hang", format_args!("{host} asked {whom} at {since:?} ({what}) and got no answer"));
+        }
+        Failure::ConnectionClosed(code @ (501..=505 | 541), text) => {
+            oracle.violated("no-internal-error", format_args!("{host} was told by {whom}: {code} {text} ({what})"));
+        }
+        Failure::ChannelClosed(..) => {}
+        Failure::TimedOut | Failure::Lost(_) | Failure::ConnectionClosed(..) => {
+            if oracle.is_calm_for(CALM) {
+                oracle.violated("calm", format_args!("{host} at {whom} ({what}): {failure}, although nothing has happened since {:?}", oracle.last_disturbed()));
+            }
+        }
+    }
+}

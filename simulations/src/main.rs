@@ -1,0 +1,270 @@
+//! The simulator: runs seeds, replays one, and proves that a seed repeats.
+
+mod seeded;
+
+use anyhow::{Context as _, bail};
+use clap::{Parser, Subcommand};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use warren_simulations::faults::Kind;
+use warren_simulations::workloads::Workload;
+use warren_simulations::{Certificates, Detail, Options, Report, invariants, run};
+
+/// Nodes that certificates are made for.
+const NODES: usize = 3;
+/// Seeds that once failed, with what was wrong.
+const PINNED: &str = include_str!("../seeds.txt");
+
+/// Deterministic simulation of whole Warren clusters under faults.
+#[derive(Parser)]
+#[command(after_help = "Example: cargo xtask simulate run --seeds 30\nEach failure is printed with the one line that repeats it.")]
+struct Arguments {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Runs many seeds, one line each; fails if any does.
+    Run {
+        /// How many.
+        #[arg(long, default_value_t = 30)]
+        seeds: u64,
+        /// The first.
+        #[arg(long, default_value_t = 1)]
+        first: u64,
+        /// How long clients work and faults strike, in simulated minutes; each seed has its own length if not given.
+        #[arg(long)]
+        minutes: Option<f64>,
+        /// Runs at once; as many as there are cores if not given.
+        #[arg(long)]
+        jobs: Option<usize>,
+    },
+    /// Runs one seed again, exactly.
+    Replay {
+        /// The seed.
+        #[arg(long)]
+        seed: u64,
+        /// Simulated minutes, as given to the run.
+        #[arg(long)]
+        minutes: Option<f64>,
+        /// Prints everything that happens.
+        #[arg(long)]
+        trace: bool,
+        /// Writes everything that happens, packets included, into a file.
+        #[arg(long, value_name = "FILE")]
+        record: Option<PathBuf>,
+    },
+    /// Runs a seed twice in fresh processes; fails if they differ in any event or packet.
+    Determinism {
+        /// The seed.
+        #[arg(long)]
+        seed: u64,
+        /// Simulated minutes.
+        #[arg(long)]
+        minutes: Option<f64>,
+    },
+    /// Runs the seeds that once failed.
+    Pinned,
+    /// Shows invariants, workloads, kinds of faults, and pinned seeds.
+    List,
+}
+
+fn main() -> ExitCode {
+    match act(Arguments::parse().action) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("simulate: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn act(action: Action) -> anyhow::Result<bool> {
+    match action {
+        Action::Run { seeds, first, minutes, jobs } => many((first..first + seeds).collect(), length(minutes), jobs),
+        Action::Replay { seed, minutes, trace, record } => replay(seed, length(minutes), trace, record.as_deref()),
+        Action::Determinism { seed, minutes } => determinism(seed, minutes),
+        Action::Pinned => many(pinned().map(|(seed, _)| seed).collect(), None, None),
+        Action::List => {
+            list();
+            Ok(true)
+        }
+    }
+}
+
+fn length(minutes: Option<f64>) -> Option<Duration> {
+    minutes.map(|minutes| Duration::from_secs_f64(minutes.clamp(0.0, 1e6) * 60.0))
+}
+
+/// A run on a thread of its own, whose randomness is the seed's.
+fn on_thread(seed: u64, work: Option<Duration>, detail: Detail) -> anyhow::Result<Report> {
+    let simulation = move || -> anyhow::Result<Report> {
+        // The same certificates for all seeds and in all processes.
+        seeded::seed(0);
+        let certificates = Certificates::make(NODES)?;
+        seeded::seed(seed);
+        Ok(run(&Options::of(seed, work), &certificates, detail))
+    };
+    let thread = std::thread::Builder::new().name(format!("seed-{seed}")).stack_size(16 << 20).spawn(simulation)?;
+    match thread.join() {
+        Ok(report) => report,
+        Err(_) => bail!("the simulator itself failed at seed {seed}"),
+    }
+}
+
+fn many(seeds: Vec<u64>, work: Option<Duration>, jobs: Option<usize>) -> anyhow::Result<bool> {
+    let jobs = jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)).max(1);
+    let (began, count) = (Instant::now(), seeds.len());
+    let next = Mutex::new(seeds.into_iter());
+    let failed: Mutex<BTreeMap<u64, &'static str>> = Mutex::default();
+    let simulated_ms = AtomicU64::new(0);
+    let one_after_the_other = || -> anyhow::Result<()> {
+        loop {
+            let Some(seed) = lock(&next).next() else { return Ok(()) };
+            let started = Instant::now();
+            let report = on_thread(seed, work, Detail::Last)?;
+            simulated_ms.fetch_add(u64::try_from(report.simulated.as_millis()).unwrap_or_default(), Ordering::Relaxed);
+            // One lock for the whole report: reports do not mix.
+            let mut failed = lock(&failed);
+            println!("{}", line(&report, started.elapsed()));
+            if let Some(violation) = &report.violation {
+                failed.insert(seed, violation.invariant);
+                explain(&report, work);
+            }
+        }
+    };
+    let results = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..jobs).map(|_| scope.spawn(one_after_the_other)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| bail!("a thread of the simulator failed"))).collect::<Vec<_>>()
+    });
+    results.into_iter().collect::<anyhow::Result<()>>()?;
+    let simulated = simulated_ms.into_inner() as f64 / 1000.0;
+    let real = began.elapsed().as_secs_f64();
+    println!("{count} seeds, {simulated:.0} s simulated in {real:.0} s ({:.0} a second)", simulated / real.max(0.001));
+    let failed = lock(&failed);
+    if failed.is_empty() {
+        println!("all invariants held");
+    } else {
+        let seeds: Vec<String> = failed.iter().map(|(seed, invariant)| format!("{seed} ({invariant})")).collect();
+        println!("FAILED: {} of {count} seeds: {}", failed.len(), seeds.join(", "));
+    }
+    Ok(failed.is_empty())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+fn line(report: &Report, took: Duration) -> String {
+    let counts = report.counts;
+    let how = if report.violation.is_some() { "FAILED" } else { "ok" };
+    format!(
+        "seed {}: {how}, {:.0} s in {:.1} s; {}; {} operations, {} deliveries, checks: {} digests, {} declares, {} rings, {} exclusives",
+        report.options.seed,
+        report.simulated.as_secs_f64(),
+        took.as_secs_f64(),
+        report.options,
+        counts.operations,
+        counts.deliveries,
+        counts.digests,
+        counts.declares,
+        counts.rings,
+        counts.exclusives
+    )
+}
+
+/// What a person needs to know of a failed run.
+fn explain(report: &Report, work: Option<Duration>) {
+    let Some(violation) = &report.violation else { return };
+    for event in report.timeline.last() {
+        println!("  {event}");
+    }
+    let minutes = work.map_or_else(String::new, |work| format!(" --minutes {}", work.as_secs_f64() / 60.0));
+    println!("seed {} has broken {} at {:.3} s: {}", report.options.seed, violation.invariant, violation.at.as_secs_f64(), violation.what);
+    println!("repeat it with: cargo xtask simulate replay --seed {}{minutes}", report.options.seed);
+}
+
+fn replay(seed: u64, work: Option<Duration>, trace: bool, record: Option<&Path>) -> anyhow::Result<bool> {
+    let detail = match (record, trace) {
+        (Some(_), _) => Detail::Packets,
+        (None, true) => Detail::All,
+        (None, false) => Detail::Last,
+    };
+    let began = Instant::now();
+    let report = on_thread(seed, work, detail)?;
+    if let Some(file) = record {
+        let mut all = report.timeline.all().join("\n");
+        all.push('\n');
+        std::fs::write(file, all).with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    if trace {
+        report.timeline.all().iter().filter(|event| !event.contains(" net ")).for_each(|event| println!("{event}"));
+    }
+    println!("{}", line(&report, began.elapsed()));
+    if !trace {
+        explain(&report, work);
+    } else if let Some(violation) = &report.violation {
+        println!("seed {seed} has broken {} at {:.3} s: {}", violation.invariant, violation.at.as_secs_f64(), violation.what);
+    }
+    Ok(report.violation.is_none())
+}
+
+fn determinism(seed: u64, minutes: Option<f64>) -> anyhow::Result<bool> {
+    let own = std::env::current_exe().context("cannot find this program")?;
+    let folder = std::env::temp_dir().join(format!("warren-determinism-{}-{seed}", std::process::id()));
+    std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let recorded = |name: &str| -> anyhow::Result<String> {
+        let file = folder.join(name);
+        let mut command = Command::new(&own);
+        command.args(["replay", "--seed", &seed.to_string(), "--record"]).arg(&file);
+        if let Some(minutes) = minutes {
+            command.args(["--minutes", &minutes.to_string()]);
+        }
+        let output = command.output().context("cannot run this program again")?;
+        if output.status.code() == Some(2) {
+            bail!("the run did not end well: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))
+    };
+    let both = recorded("first").and_then(|first| Ok((first, recorded("second")?)));
+    let removed = std::fs::remove_dir_all(&folder);
+    let (first, second) = both?;
+    removed.with_context(|| format!("cannot remove {}", folder.display()))?;
+    let (one, other): (Vec<&str>, Vec<&str>) = (first.lines().collect(), second.lines().collect());
+    match (0..one.len().max(other.len())).find(|place| one.get(*place) != other.get(*place)) {
+        None => {
+            println!("seed {seed} repeats: {} events, packets included, are the same in both runs", one.len());
+            Ok(true)
+        }
+        Some(place) => {
+            println!("seed {seed} does NOT repeat: the runs differ from event {} of {} on", place + 1, one.len());
+            one[place.saturating_sub(20)..place].iter().for_each(|event| println!("    {event}"));
+            println!("  1 {}\n  2 {}", one.get(place).unwrap_or(&"(ended)"), other.get(place).unwrap_or(&"(ended)"));
+            Ok(false)
+        }
+    }
+}
+
+/// Pinned seeds, with what was wrong.
+fn pinned() -> impl Iterator<Item = (u64, &'static str)> {
+    let lines = PINNED.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines.filter_map(|line| {
+        let (seed, what) = line.split_once(' ').unwrap_or((line, ""));
+        Some((seed.parse().ok()?, what.trim()))
+    })
+}
+
+fn list() {
+    println!("Invariants:");
+    invariants::ALL.iter().for_each(|(name, what)| println!("  {name:<20} {what}"));
+    println!("Workloads: {}", Workload::ALL.map(Workload::name).join(", "));
+    println!("Faults: {}", Kind::ALL.map(Kind::name).join(", "));
+    println!("Pinned seeds:");
+    pinned().for_each(|(seed, what)| println!("  {seed:<8} {what}"));
+}

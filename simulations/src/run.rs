@@ -1,0 +1,212 @@
+//! One run: hosts, steps, faults on time, and the last checks.
+//!
+//! Flow: the cluster forms; clients work while faults strike; faults end, every node must serve again soon and clients go on for a while; clients finish; queues
+//! are emptied, exclusive queues must be gone, and the tables must have come together.
+
+use crate::certificates::Certificates;
+use crate::cluster::Cluster;
+use crate::faults::Driver;
+use crate::invariants::{Digests, Exclusives};
+use crate::options::{Options, node_name};
+use crate::oracle::{Oracle, Phase, Violation};
+use crate::timeline::{Detail, Timeline};
+use crate::workloads::{self, Worker, Workload};
+use crate::{drain, panics, probe};
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use std::time::Duration;
+use turmoil::Sim;
+
+const TICK: Duration = Duration::from_millis(1);
+/// A cluster that comes up for the first time routes within this time.
+const FORMING: Duration = Duration::from_secs(20);
+/// How long clients go on after the last fault: until every node must serve again, and then in calm.
+const HEALING: Duration = Duration::from_secs(16);
+/// Every client ends within this time: a few operations, each within its deadline.
+const STOPPING: Duration = Duration::from_secs(120);
+/// Tables have come together and left-overs are gone within this time after the last client.
+const CHECKING: Duration = Duration::from_secs(60);
+
+/// How a run went.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// What it was like.
+    pub options: Options,
+    /// How much time was simulated.
+    pub simulated: Duration,
+    /// The first invariant that did not hold.
+    pub violation: Option<Violation>,
+    /// What happened.
+    pub timeline: Timeline,
+    /// What was done and checked, for people: a run that does nothing proves nothing.
+    pub counts: Counts,
+}
+
+/// What a run has done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counts {
+    /// Operations of clients.
+    pub operations: u64,
+    /// Messages delivered.
+    pub deliveries: u64,
+    /// Digests of two nodes compared.
+    pub digests: u64,
+    /// Answered declares held against tables that routed.
+    pub declares: u64,
+    /// Hash rings compared.
+    pub rings: u64,
+    /// Names of exclusive queues taken again.
+    pub exclusives: u64,
+}
+
+/// Runs a seed's simulation.
+#[must_use]
+pub fn run(options: &Options, certificates: &Certificates, detail: Detail) -> Report {
+    let timeline = Timeline::new(detail);
+    panics::watch();
+    let (oracle, simulated) = tracing::subscriber::with_default(timeline.clone(), || Run::new(options, certificates, &timeline).run());
+    panics::unwatch();
+    let state = oracle.state();
+    let counts = Counts {
+        deliveries: state.messages.deliveries(),
+        digests: state.digests.compared(),
+        declares: state.declares.checks(),
+        rings: state.ring.compared(),
+        exclusives: state.exclusives.times_taken_over(),
+        operations: 0,
+    };
+    drop(state);
+    let counts = Counts { operations: oracle.operations(), ..counts };
+    Report { options: options.clone(), simulated, violation: oracle.violation(), timeline, counts }
+}
+
+struct Run<'a> {
+    options: &'a Options,
+    sim: Sim<'static>,
+    cluster: Cluster,
+    oracle: Oracle,
+    timeline: Timeline,
+}
+
+impl<'a> Run<'a> {
+    fn new(options: &'a Options, certificates: &Certificates, timeline: &Timeline) -> Self {
+        let mut sim = turmoil::Builder::new()
+            .rng_seed(options.seed)
+            .enable_random_order()
+            .tick_duration(TICK)
+            .min_message_latency(options.latency.0)
+            .max_message_latency(options.latency.1)
+            .udp_capacity(65_536)
+            .tcp_capacity(1_024)
+            .simulation_duration(Duration::from_secs(86_400))
+            .build();
+        let oracle = Oracle::new(options.nodes, timeline.clone());
+        let workers = (0..options.workloads.len()).map(workloads::host);
+        let clients = workers.chain((0..options.nodes).map(probe::host)).chain([drain::HOST.to_owned()]).collect();
+        let cluster = Cluster::new(options, certificates, clients);
+        cluster.add_hosts(&mut sim, &oracle);
+        for (number, workload) in options.workloads.iter().enumerate() {
+            let (worker, workload) = (Worker::new(options, number, oracle.clone()), *workload);
+            sim.client(workloads::host(number), async move {
+                worker.run(workload).await;
+                Ok(())
+            });
+        }
+        for node in 0..options.nodes {
+            let oracle = oracle.clone();
+            sim.client(probe::host(node), async move {
+                probe::run(oracle, node).await;
+                Ok(())
+            });
+        }
+        let (drained, publishes) = (oracle.clone(), options.workloads.contains(&Workload::Publish));
+        sim.client(drain::HOST, async move {
+            if publishes {
+                drain::run(drained).await;
+            }
+            Ok(())
+        });
+        Self { options, sim, cluster, oracle, timeline: timeline.clone() }
+    }
+
+    fn run(mut self) -> (Oracle, Duration) {
+        // A phase that fails has said why.
+        let _ = self.phases();
+        let simulated = self.sim.elapsed();
+        // Nodes go before the simulation does; what they say in going is of no matter.
+        (0..self.options.nodes).for_each(|node| self.oracle.node_down(node));
+        drop(self.sim);
+        (self.oracle, simulated)
+    }
+
+    fn phases(&mut self) -> Option<()> {
+        self.until("serves-again", "the cluster has formed", FORMING, |run| run.oracle.all_route())?;
+        self.enter(Phase::Working);
+        let begins = self.sim.elapsed();
+        let mut driver = Driver::new(&self.options.faults, begins, StdRng::seed_from_u64(self.options.seed ^ 0xfa17));
+        let (end, mut done) = (begins + self.options.work, false);
+        while self.sim.elapsed() < end || !done {
+            driver.step(&mut self.sim, &self.cluster, &self.oracle);
+            done = driver.is_done();
+            self.step()?;
+        }
+        self.enter(Phase::Healing);
+        let end = self.sim.elapsed() + HEALING;
+        while self.sim.elapsed() < end {
+            self.step()?;
+        }
+        self.enter(Phase::Stopping);
+        let clients = self.options.workloads.len();
+        self.until("no-hang", "all clients have finished", STOPPING, |run| run.oracle.clients_done() == clients)?;
+        self.enter(Phase::Checking);
+        self.until(Exclusives::NAME, "exclusive queues are gone", CHECKING, |run| run.on_tables(|name, table| Exclusives::left_in(name, table).is_ok()))?;
+        self.until(Digests::NAME, "all tables have come together", CHECKING, Self::tables_are_equal)?;
+        while !self.step()? {}
+        Some(())
+    }
+
+    fn enter(&mut self, phase: Phase) {
+        self.timeline.note(self.sim.elapsed(), "run", format_args!("{phase:?}"));
+        self.oracle.enter(phase);
+    }
+
+    /// Steps until something is so; a violation if it does not come about in time.
+    fn until(&mut self, invariant: &'static str, what: &str, within: Duration, is_so: impl Fn(&Self) -> bool) -> Option<()> {
+        let end = self.sim.elapsed() + within;
+        while !is_so(self) {
+            if self.sim.elapsed() > end {
+                self.oracle.violated_at(self.sim.elapsed(), invariant, format_args!("not so within {within:?}: {what}"));
+                return None;
+            }
+            self.step()?;
+        }
+        Some(())
+    }
+
+    /// One tick of everything. None once an invariant is broken; true when all clients are done.
+    fn step(&mut self) -> Option<bool> {
+        let stepped = self.sim.step();
+        for panic in panics::take() {
+            self.oracle.violated_at(self.sim.elapsed(), "no-panic", panic);
+        }
+        match stepped {
+            Ok(done) if self.oracle.violation().is_none() => Some(done),
+            Ok(_) => None,
+            Err(error) => {
+                self.oracle.violated_at(self.sim.elapsed(), "no-panic", error);
+                None
+            }
+        }
+    }
+
+    fn on_tables(&self, holds: impl Fn(&str, &warren_routing::Table) -> bool) -> bool {
+        let running = self.oracle.running();
+        running.len() == self.options.nodes && running.iter().all(|(number, node)| holds(&node_name(*number), &node.metadata().table().read()))
+    }
+
+    fn tables_are_equal(&self) -> bool {
+        let running = self.oracle.running();
+        let tables: Vec<_> = running.iter().map(|(_, node)| (node.metadata().table().read().index(), node.metadata().table().read().digest())).collect();
+        tables.len() == self.options.nodes && tables.windows(2).all(|pair| pair[0] == pair[1])
+    }
+}

@@ -1,0 +1,208 @@
+//! What happened where and when: the log of the simulated processes and what the simulator itself does, in one list.
+//!
+//! Flow: a [`Timeline`] is the tracing subscriber of a simulation's thread. turmoil enters a span that names the host whenever it runs one, which says whose
+//! event it is; the simulator adds its own with [`Timeline::note`].
+//! Cost: spans are interned by the host's name; an event costs its formatting. What nobody asked to see is not formatted.
+
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt::{self, Write as _};
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+use std::time::Duration;
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
+
+/// Events kept of each source, to show when a run fails.
+const KEPT: usize = 60;
+
+/// What happens all the time and would push what matters out of the last events.
+const EVERYDAY: [&str; 2] = ["connection opened", "connection closed"];
+
+/// How much is taken down.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Detail {
+    /// The last events of each host, for a report.
+    Last,
+    /// All events.
+    All,
+    /// All events and every packet, with a hash of its bytes: what a repeated run must repeat.
+    Packets,
+}
+
+/// The list.
+#[derive(Clone, Debug)]
+pub struct Timeline {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    detail: Detail,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Names of hosts; a span's id is the place of its host's name, counted from 1.
+    names: Vec<String>,
+    entered: Vec<u64>,
+    all: Vec<String>,
+    last: BTreeMap<String, VecDeque<(Duration, String)>>,
+    packets: u64,
+}
+
+impl Timeline {
+    /// An empty list.
+    #[must_use]
+    pub fn new(detail: Detail) -> Self {
+        Self { inner: Arc::new(Inner { detail, state: Mutex::default() }) }
+    }
+
+    /// Adds what the simulator does.
+    pub(crate) fn note(&self, at: Duration, source: &str, text: impl fmt::Display) {
+        self.inner.add(at, source, text.to_string());
+    }
+
+    /// All events in order, where all were asked for.
+    #[must_use]
+    pub fn all(&self) -> Vec<String> {
+        self.inner.state.lock().all.clone()
+    }
+
+    /// The last events of each source, in the order of time.
+    #[must_use]
+    pub fn last(&self) -> Vec<String> {
+        let state = self.inner.state.lock();
+        let mut events: Vec<(Duration, &str, &str)> =
+            state.last.iter().flat_map(|(source, list)| list.iter().map(|(at, text)| (*at, source.as_str(), text.as_str()))).collect();
+        events.sort_by_key(|(at, _, _)| *at);
+        events.into_iter().map(|(at, source, text)| line(at, source, text)).collect()
+    }
+
+    /// Packets seen, where they were asked for.
+    #[must_use]
+    pub fn packets(&self) -> u64 {
+        self.inner.state.lock().packets
+    }
+}
+
+fn line(at: Duration, source: &str, text: &str) -> String {
+    format!("{:9.3} {source:<6} {text}", at.as_secs_f64())
+}
+
+impl Inner {
+    fn add(&self, at: Duration, source: &str, text: String) {
+        let mut state = self.state.lock();
+        if self.detail != Detail::Last {
+            state.all.push(line(at, source, &text));
+        }
+        let list = state.last.entry(source.to_owned()).or_default();
+        if list.len() == KEPT {
+            list.pop_front();
+        }
+        list.push_back((at, text));
+    }
+
+    fn wants_packets(&self) -> bool {
+        self.detail == Detail::Packets
+    }
+}
+
+impl Subscriber for Timeline {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        let target = metadata.target();
+        if target.starts_with("turmoil") {
+            return (metadata.is_span() && metadata.name() == "node") || (metadata.is_event() && self.inner.wants_packets());
+        }
+        let most = match self.inner.detail {
+            Detail::Last => Level::INFO,
+            Detail::All | Detail::Packets => Level::DEBUG,
+        };
+        // Spans of the product are not shown, and cost without being of use.
+        metadata.is_event() && target.starts_with("warren") && *metadata.level() <= most
+    }
+
+    fn new_span(&self, span: &Attributes<'_>) -> Id {
+        let mut name = Text::default();
+        span.record(&mut name);
+        let mut state = self.inner.state.lock();
+        let place = state.names.iter().position(|known| *known == name.0);
+        let place = place.unwrap_or_else(|| {
+            state.names.push(name.0);
+            state.names.len() - 1
+        });
+        Id::from_u64(place as u64 + 1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let at = turmoil::sim_elapsed().unwrap_or_default();
+        let mut text = Text::default();
+        if event.metadata().target() == "turmoil" {
+            event.record(&mut text);
+            if text.0.starts_with("step ") {
+                return;
+            }
+            // The bytes matter only in that they are the same.
+            let mut hasher = std::hash::DefaultHasher::new();
+            text.0.hash(&mut hasher);
+            let short: String = text.0.chars().take(80).collect();
+            let text = format!("packet {:016x} {} {short}", hasher.finish(), text.0.len());
+            self.inner.state.lock().packets += 1;
+            return self.inner.add(at, "net", text);
+        }
+        if *event.metadata().level() <= Level::WARN {
+            text.0.push_str(event.metadata().level().as_str());
+            text.0.push(' ');
+        }
+        event.record(&mut text);
+        if self.inner.detail == Detail::Last && EVERYDAY.iter().any(|everyday| text.0.starts_with(everyday)) {
+            return;
+        }
+        let source = {
+            let state = self.inner.state.lock();
+            state.entered.last().and_then(|id| state.names.get(usize::try_from(*id).ok()? - 1).cloned())
+        };
+        self.inner.add(at, source.as_deref().unwrap_or("-"), text.0);
+    }
+
+    fn enter(&self, span: &Id) {
+        self.inner.state.lock().entered.push(span.into_u64());
+    }
+
+    fn exit(&self, span: &Id) {
+        let mut state = self.inner.state.lock();
+        if state.entered.last() == Some(&span.into_u64()) {
+            state.entered.pop();
+        }
+    }
+}
+
+/// An event's message and fields as text.
+#[derive(Default)]
+struct Text(String);
+
+impl Visit for Text {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.put(field, format_args!("{value}"));
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.put(field, format_args!("{value:?}"));
+    }
+}
+
+impl Text {
+    fn put(&mut self, field: &Field, value: fmt::Arguments<'_>) {
+        // Writing to a string cannot fail.
+        let _ = match field.name() {
+            "message" | "name" => write!(self.0, "{value}"),
+            name => write!(self.0, " {name}={value}"),
+        };
+    }
+}
