@@ -19,7 +19,7 @@ use warren_routing::{BindingExplanation, Explanation, Publish, Step, Via};
 
 /// Whether this node serves: for load balancers and for those who wait for it. Needs no login.
 pub(crate) async fn health(State(node): Shared) -> Response {
-    if node.metadata().may_route() {
+    if node.metadata().may_route() && !node.is_stopping() {
         return Json(json!({"status": "ok"})).into_response();
     }
     let body = json!({"status": "unavailable", "reason": why_not(&node)});
@@ -28,14 +28,16 @@ pub(crate) async fn health(State(node): Shared) -> Response {
 
 fn why_not(node: &Node) -> &'static str {
     let status = node.metadata().status();
-    if status.cluster.is_none() {
+    if node.is_stopping() {
+        "this node is stopping"
+    } else if status.cluster.is_none() {
         "this node has not founded or joined a cluster yet"
     } else if status.leader.is_none() {
         "no leader of the metadata group is known: a majority of the nodes cannot be reached"
     } else if node.metadata().is_marked_down() {
         "the cluster has marked this node down; it is coming back under a new incarnation"
     } else {
-        "this node has no lease: it is catching up with the cluster, stopping, or cut off"
+        "this node has no lease: it is catching up with the cluster, or cut off"
     }
 }
 

@@ -95,6 +95,18 @@ async fn a_node_tells_its_state() {
     assert_eq!(api.try_get("nodes/node2").await.0, 404);
 }
 
+/// Whoever looks after the node sends it nobody any more as soon as it begins to stop.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_stops_says_so() {
+    let api = ready().await;
+    api.node.shutdown().await;
+    let (status, body) = api.try_get("health").await;
+    assert_eq!(
+        (status, &body["reason"]),
+        (503, &json!("this node is stopping"))
+    );
+}
+
 /// A node whose peers are not there founds nothing, says so, and does not pretend to know definitions.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_without_a_cluster_is_unavailable() {
