@@ -2,7 +2,7 @@
 //!
 //! administrator: everything. monitoring: reads everything but users and permissions. management, policymaker: read what is in the virtual hosts that
 //! they have permissions in. Others: nothing. Invariant: [`authenticate`] stands before every route but health, and refuses changes itself, so that a
-//! new handler is not open by mistake.
+//! new handler is not open by mistake. What is done in a session of the user's own is checked there: before those routes stands [`log_in`].
 
 use crate::error::Error;
 use axum::extract::{ConnectInfo, Request, State};
@@ -10,7 +10,7 @@ use axum::http::{HeaderMap, Method, header};
 use axum::middleware::Next;
 use axum::response::Response;
 use base64::Engine;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use warren_node::Node;
 use warren_routing::Table;
@@ -24,6 +24,14 @@ enum Level {
     Monitoring,
     /// All there is to do.
     Administrator,
+}
+
+/// What a session on behalf of who asks logs in with.
+#[derive(Clone)]
+pub(crate) struct Login {
+    pub(crate) user: Vec<u8>,
+    pub(crate) password: Vec<u8>,
+    pub(crate) peer: SocketAddr,
 }
 
 /// A user who has logged in and may use the API.
@@ -85,31 +93,42 @@ impl Access {
     }
 }
 
-/// Asks for a login and tells the handlers who it is.
+/// Asks for a login and tells the handlers who it is. Changes are for administrators.
 pub(crate) async fn authenticate(
     State(node): State<Arc<Node>>,
     mut request: Request,
     next: Next,
 ) -> Result<Response, Error> {
-    // Whoever cannot be told apart from a remote client is taken for one.
-    let peer = request
-        .extensions()
-        .get::<ConnectInfo<SocketAddr>>()
-        .map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |ConnectInfo(peer)| {
-            peer.ip()
-        });
-    let access = login(&node, request.headers(), peer)?;
+    let (access, login) = identify(&node, &request)?;
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         access.administrator()?;
     }
     request.extensions_mut().insert(access);
+    request.extensions_mut().insert(login);
     Ok(next.run(request).await)
 }
 
-fn login(node: &Node, headers: &HeaderMap, peer: IpAddr) -> Result<Access, Error> {
+/// Asks for a login and tells the handlers who it is, to be checked by the session that they open.
+pub(crate) async fn log_in(
+    State(node): State<Arc<Node>>,
+    mut request: Request,
+    next: Next,
+) -> Result<Response, Error> {
+    let (access, login) = identify(&node, &request)?;
+    request.extensions_mut().insert(access);
+    request.extensions_mut().insert(login);
+    Ok(next.run(request).await)
+}
+
+fn identify(node: &Node, request: &Request) -> Result<(Access, Login), Error> {
     let (user, password) =
-        credentials(headers).ok_or_else(|| Error::not_authorised("Login failed"))?;
-    if let Err(why) = node.authenticate(&user, &password, peer) {
+        credentials(request.headers()).ok_or_else(|| Error::not_authorised("Login failed"))?;
+    // Whoever cannot be told apart from a remote client is taken for one.
+    let peer = request
+        .extensions()
+        .get::<ConnectInfo<SocketAddr>>()
+        .map_or(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), |peer| peer.0);
+    if let Err(why) = node.authenticate(&user, &password, peer.ip()) {
         tracing::info!(%peer, why, "a login to the HTTP API was refused");
         return Err(Error::not_authorised("Login failed"));
     }
@@ -120,10 +139,13 @@ fn login(node: &Node, headers: &HeaderMap, peer: IpAddr) -> Result<Access, Error
         .read()
         .user(&name)
         .map_or_else(Vec::new, |user| user.tags.clone());
-    match level(&tags) {
-        Some(level) => Ok(Access { name, tags, level }),
-        None => Err(Error::not_authorised("Not management user")),
-    }
+    let level = level(&tags).ok_or_else(|| Error::not_authorised("Not management user"))?;
+    let login = Login {
+        user,
+        password,
+        peer,
+    };
+    Ok((Access { name, tags, level }, login))
 }
 
 fn credentials(headers: &HeaderMap) -> Option<(Vec<u8>, Vec<u8>)> {

@@ -28,6 +28,12 @@ impl Error {
         Self::new(StatusCode::BAD_REQUEST, "bad_request", reason)
     }
 
+    /// The same, with a reason that says what it is about.
+    pub(crate) fn within(mut self, what: &str) -> Self {
+        self.reason = format!("{what}: {}", self.reason);
+        self
+    }
+
     /// What the path names does not exist.
     pub(crate) fn not_found(reason: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, "Object Not Found", reason)

@@ -3,20 +3,26 @@
 //! Flow: [`serve`] accepts connections within bounds and hands requests to [`router`]; `access` asks who is there; a handler reads the node's table or
 //! proposes a command and answers JSON. Bodies and errors have RabbitMQ's form (`{"error": …, "reason": …}`), so that its tools can read them.
 //! Invariants: nothing but `/api/health` is answered without a login; a definition is read only from a table that shows everything that was answered
-//! before (else 503); the table is locked for at most [`CHUNK`] items at a time; every request ends within a deadline.
-//! Departs from RabbitMQ: changes are for administrators alone; counts are asked of the queues' owners when listed, and there are no rates.
+//! before (else 503); the table is locked for at most [`CHUNK`] items at a time; every request ends within a deadline; messages are touched only through
+//! AMQP sessions of the user who asks.
+//! Departs from RabbitMQ: changes of definitions are for administrators alone; counts are asked of the queues' owners when listed, and there are no rates.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod access;
+mod amqp;
 mod arguments;
 mod bindings;
+mod bounds;
+mod definitions;
 mod error;
 mod exchanges;
 mod extract;
 mod listing;
+mod messages;
 mod overview;
 mod permissions;
+mod properties;
 mod queues;
 mod router;
 mod serve;

@@ -12,7 +12,7 @@ use warren_model::Command;
 use warren_model::command::Permission;
 use warren_routing::Table;
 
-fn described(permission: &Permission) -> Value {
+pub(crate) fn described(permission: &Permission) -> Value {
     let Permission {
         user,
         vhost,
@@ -91,27 +91,15 @@ pub(crate) async fn put(
     Names((vhost, user)): Names<(String, String)>,
     body: Body,
 ) -> Result<StatusCode, Error> {
-    let [configure, write, read] = [
-        pattern(&body, "configure")?,
-        pattern(&body, "write")?,
-        pattern(&body, "read")?,
-    ];
+    let permission = read(user, vhost, &body)?;
     let known = {
         let table = node.metadata().table().read();
-        check_ends(&table, Some(&vhost), Some(&user))?;
-        table.permission(&user, &vhost).is_some()
+        check_ends(&table, Some(&permission.vhost), Some(&permission.user))?;
+        table
+            .permission(&permission.user, &permission.vhost)
+            .is_some()
     };
-    change(
-        &node,
-        Command::SetPermission(Permission {
-            user,
-            vhost,
-            configure,
-            write,
-            read,
-        }),
-    )
-    .await?;
+    change(&node, Command::SetPermission(permission)).await?;
     Ok(if known {
         StatusCode::NO_CONTENT
     } else {
@@ -134,6 +122,17 @@ pub(crate) async fn delete(
     }
     change(&node, Command::ClearPermission { user, vhost }).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// The permission that a body describes.
+pub(crate) fn read(user: String, vhost: String, body: &Body) -> Result<Permission, Error> {
+    Ok(Permission {
+        user,
+        vhost,
+        configure: pattern(body, "configure")?,
+        write: pattern(body, "write")?,
+        read: pattern(body, "read")?,
+    })
 }
 
 fn none(vhost: &str, user: &str) -> Error {

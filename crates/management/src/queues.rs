@@ -3,7 +3,8 @@
 //! Flow of a listing: names are collected a chunk at a time, the page is chosen from them, and only for what is shown are owners asked and rows made.
 //! A queue without an owner that answers is listed with state `down` and without counts.
 
-use crate::access::Access;
+use crate::access::{Access, Login};
+use crate::amqp::Client;
 use crate::error::Error;
 use crate::extract::{Body, Names, Parameters};
 use crate::listing::{Chosen, Listing};
@@ -14,8 +15,8 @@ use axum::{Extension, Json};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use tokio::time::Instant;
-use warren_model::command::DeclareQueue;
-use warren_model::{Command, Outcome, QueueId};
+use warren_model::command::{DeclareQueue, Place};
+use warren_model::{Command, Outcome, QueueId, SessionId};
 use warren_node::{Node, Ownership};
 use warren_routing::{QueueView, Table};
 
@@ -97,7 +98,13 @@ pub(crate) async fn keys(node: &Node, vhost: &str, into: &mut Vec<Key>) {
 async fn rows(node: &Arc<Node>, keys: &[Key]) -> Vec<Value> {
     // An owner names what it has faster than it is told what to name, if that is much.
     let ids = (keys.len() <= CHUNK).then(|| keys.iter().map(|key| key.id).collect());
-    let counted = Counted::of(node, ids).await;
+    let epoch = || node.metadata().table().read().epoch();
+    let before = epoch();
+    let mut counted = Counted::of(node, ids).await;
+    if epoch() != before {
+        // Those who own the queues by now have not been asked, maybe: ask all.
+        counted = Counted::of(node, None).await;
+    }
     let mut rows = Vec::with_capacity(keys.len());
     for chunk in keys.chunks(CHUNK) {
         {
@@ -198,29 +205,68 @@ pub(crate) async fn put(
         body.flag("auto_delete")?,
         body.arguments()?,
     );
+    let queue = NewQueue {
+        vhost,
+        name,
+        durable,
+        auto_delete,
+        server_named: false,
+        arguments,
+    };
+    Ok(if declare(&node, &queue).await? {
+        StatusCode::CREATED
+    } else {
+        StatusCode::NO_CONTENT
+    })
+}
+
+/// A queue to be declared by the node itself.
+#[derive(Clone, Debug)]
+pub(crate) struct NewQueue {
+    pub(crate) vhost: String,
+    pub(crate) name: String,
+    pub(crate) durable: bool,
+    pub(crate) auto_delete: bool,
+    /// Its name was made by a server once, so that its prefix `amq.` is allowed.
+    pub(crate) server_named: bool,
+    pub(crate) arguments: Vec<u8>,
+}
+
+impl NewQueue {
+    pub(crate) fn at(&self, place: Place, session: SessionId) -> DeclareQueue {
+        DeclareQueue {
+            vhost: self.vhost.clone(),
+            name: self.name.clone(),
+            durable: self.durable,
+            exclusive: false,
+            auto_delete: self.auto_delete,
+            server_named: self.server_named,
+            arguments: self.arguments.clone(),
+            session,
+            place,
+        }
+    }
+}
+
+/// Declares a queue. Says whether it is new.
+pub(crate) async fn declare(node: &Node, queue: &NewQueue) -> Result<bool, Error> {
+    let NewQueue {
+        vhost,
+        name,
+        durable,
+        ..
+    } = queue;
     let until = Instant::now() + CHANGE_DEADLINE;
     while Instant::now() < until {
         let place = {
             let table = node.metadata().table().read();
-            node.ownership(&table).place_of_new(&vhost, &name, durable)
+            node.ownership(&table).place_of_new(vhost, name, *durable)
         };
         let Some(place) = place else { break };
-        let declare = DeclareQueue {
-            vhost: vhost.clone(),
-            name: name.clone(),
-            durable,
-            exclusive: false,
-            auto_delete,
-            server_named: false,
-            arguments: arguments.clone(),
-            session: node.own_session(),
-            place,
-        };
-        match change(&node, Command::DeclareQueue(declare)).await? {
-            Outcome::Queue { created: true, .. } => return Ok(StatusCode::CREATED),
-            Outcome::Queue { created: false, .. } | Outcome::Done | Outcome::Refused(_) => {
-                return Ok(StatusCode::NO_CONTENT);
-            }
+        let declare = queue.at(place, node.own_session());
+        match change(node, Command::DeclareQueue(declare)).await? {
+            Outcome::Queue { created, .. } => return Ok(created),
+            Outcome::Done | Outcome::Refused(_) => return Ok(false),
             // The node that was chosen has gone down meanwhile, which the table shows by now.
             Outcome::Retry => {}
         }
@@ -230,20 +276,14 @@ pub(crate) async fn put(
     )))
 }
 
+/// Deletes a queue. What `if-empty` and `if-unused` ask is its owner's to say, which a session of the user's asks.
 pub(crate) async fn delete(
     State(node): Shared,
     Extension(access): Extension<Access>,
+    Extension(login): Extension<Login>,
     Names((vhost, name)): Names<(String, String)>,
     parameters: Parameters,
 ) -> Result<StatusCode, Error> {
-    if let Some(condition) = ["if-empty", "if-unused"]
-        .into_iter()
-        .find(|condition| parameters.is_true(condition))
-    {
-        return Err(Error::bad_request(format!(
-            "{condition} is not supported over HTTP: delete the queue over AMQP, where its owner decides"
-        )));
-    }
     let only = {
         let table = node.metadata().table().read();
         access.vhost(&table, &vhost)?;
@@ -257,16 +297,20 @@ pub(crate) async fn delete(
         }
         queue.id
     };
-    change(
-        &node,
-        Command::DeleteQueue {
-            vhost,
-            name,
-            only: Some(only),
-            session: node.own_session(),
-        },
-    )
-    .await?;
+    let [if_empty, if_unused] = ["if-empty", "if-unused"].map(|name| parameters.is_true(name));
+    if if_empty || if_unused {
+        let mut client = Client::open(&node, &login, &vhost).await?;
+        client.delete(&name, if_unused, if_empty).await?;
+        client.close().await;
+        return Ok(StatusCode::NO_CONTENT);
+    }
+    let delete = Command::DeleteQueue {
+        vhost,
+        name,
+        only: Some(only),
+        session: node.own_session(),
+    };
+    change(&node, delete).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -1,16 +1,18 @@
 //! Which path goes where, and what stands before all of them: deadline, size limit, login, a table that is current.
 
+use crate::bounds::{self, Bounds};
+use crate::definitions::{export, import};
 use crate::error::Error;
 use crate::{
-    PEERS_DEADLINE, access, bindings, exchanges, overview, permissions, queues, status, users,
-    vhosts,
+    PEERS_DEADLINE, access, bindings, exchanges, messages, overview, permissions, queues, status,
+    users, vhosts,
 };
-use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::StatusCode;
-use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{delete, get, post};
+use axum::{Extension, Router};
 use std::sync::Arc;
 use std::time::Duration;
 use warren_node::Node;
@@ -18,6 +20,8 @@ use warren_node::Node;
 const BODY_BYTES_MAX: usize = 1 << 20;
 /// From the head of a request to the head of its answer.
 const REQUEST_DEADLINE: Duration = Duration::from_secs(15);
+/// The same for exports and imports, which may be large.
+const DEFINITIONS_DEADLINE: Duration = Duration::from_secs(120);
 
 /// The API of a node. The caller adds `ConnectInfo` of the peer to requests: without it, users who may only log in from loopback are refused.
 pub fn router(node: Arc<Node>) -> Router {
@@ -35,10 +39,33 @@ pub fn router(node: Arc<Node>) -> Router {
     let shared = definitions()
         .route_layer(from_fn_with_state(node.clone(), current))
         .route_layer(from_fn_with_state(node.clone(), access::authenticate));
-    Router::new()
+    let bounds = Bounds::new();
+    let messages = in_sessions(&node, &bounds)
+        .route_layer(from_fn_with_state(node.clone(), current))
+        .route_layer(from_fn_with_state(node.clone(), access::log_in));
+    let import_max = bounds::import_body_max();
+    let exports = Router::new()
+        .route("/api/definitions", get(export::all).post(import::all))
+        .route(
+            "/api/definitions/{vhost}",
+            get(export::vhost).post(import::vhost),
+        )
+        .route_layer(DefaultBodyLimit::max(import_max))
+        .route_layer(from_fn_with_state(
+            (bounds.clone(), import_max),
+            bounds::body,
+        ))
+        .route_layer(from_fn_with_state(node.clone(), current))
+        .route_layer(from_fn_with_state(node.clone(), access::authenticate))
+        .layer(from_fn_with_state(DEFINITIONS_DEADLINE, deadline));
+    let quick = Router::new()
         .route("/api/health", get(status::health))
         .merge(own)
         .merge(shared)
+        .merge(messages)
+        .layer(from_fn_with_state(REQUEST_DEADLINE, deadline));
+    quick
+        .merge(exports)
         .fallback(|| async { Error::not_found("Not Found") })
         .method_not_allowed_fallback(|| async {
             Error::new(
@@ -48,8 +75,30 @@ pub fn router(node: Arc<Node>) -> Router {
             )
         })
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
-        .layer(from_fn(deadline))
+        .layer(Extension(bounds))
         .with_state(node)
+}
+
+/// What is done in a session of the user's own.
+fn in_sessions(node: &Node, bounds: &Bounds) -> Router<Arc<Node>> {
+    let body_max =
+        bounds::publish_body_max(node.config().settings.limits.message_max, BODY_BYTES_MAX);
+    let within = |body_max: usize| from_fn_with_state((bounds.clone(), body_max), bounds::session);
+    let publish = Router::new()
+        .route(
+            "/api/exchanges/{vhost}/{exchange}/publish",
+            post(messages::publish),
+        )
+        .route_layer(DefaultBodyLimit::max(body_max))
+        .route_layer(within(body_max));
+    let others = Router::new()
+        .route("/api/queues/{vhost}/{queue}/get", post(messages::get))
+        .route(
+            "/api/queues/{vhost}/{queue}/contents",
+            delete(messages::purge),
+        )
+        .route_layer(within(BODY_BYTES_MAX));
+    publish.merge(others)
 }
 
 /// What all nodes share.
@@ -129,16 +178,13 @@ async fn current(State(node): State<Arc<Node>>, request: Request, next: Next) ->
     }
 }
 
-async fn deadline(request: Request, next: Next) -> Response {
-    match tokio::time::timeout(REQUEST_DEADLINE, next.run(request)).await {
+async fn deadline(State(deadline): State<Duration>, request: Request, next: Next) -> Response {
+    match tokio::time::timeout(deadline, next.run(request)).await {
         Ok(response) => response,
         Err(_) => Error::new(
             StatusCode::REQUEST_TIMEOUT,
             "timeout",
-            format!(
-                "the request took longer than {} s",
-                REQUEST_DEADLINE.as_secs()
-            ),
+            format!("the request took longer than {} s", deadline.as_secs()),
         )
         .into_response(),
     }

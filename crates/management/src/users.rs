@@ -12,12 +12,13 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use warren_model::Command;
 use warren_model::command::{PasswordHashing, User};
+use warren_node::Node;
 
 const SHA256: &str = "rabbit_password_hashing_sha256";
 const SHA512: &str = "rabbit_password_hashing_sha512";
 const SALT_BYTES: usize = 4;
 
-fn described(user: &User) -> Value {
+pub(crate) fn described(user: &User) -> Value {
     let hashing = match user.hashing {
         PasswordHashing::SaltedSha256 => SHA256,
         PasswordHashing::SaltedSha512 => SHA512,
@@ -70,39 +71,47 @@ pub(crate) async fn put(
     body: Body,
 ) -> Result<StatusCode, Error> {
     check_name("name of the user", &name)?;
-    let tags = tags(&body)?;
     let known = node.metadata().table().read().user(&name).cloned();
     let status = if known.is_some() {
         StatusCode::NO_CONTENT
     } else {
         StatusCode::CREATED
     };
-    let user = match (
+    let user = read(&node, name, &body, known)?;
+    change(&node, Command::PutUser(user)).await?;
+    Ok(status)
+}
+
+/// The user that a body describes.
+pub(crate) fn read(
+    node: &Node,
+    name: String,
+    body: &Body,
+    known: Option<User>,
+) -> Result<User, Error> {
+    let tags = tags(body)?;
+    match (
         body.optional_text("password")?,
         body.optional_text("password_hash")?,
     ) {
-        (Some(_), Some(_)) => {
-            return Err(Error::bad_request(
-                "give password or password_hash, not both",
-            ));
-        }
-        (Some(password), None) => node.new_user(&name, password, tags),
+        (Some(_), Some(_)) => Err(Error::bad_request(
+            "give password or password_hash, not both",
+        )),
+        (Some(password), None) => Ok(node.new_user(&name, password, tags)),
         (None, Some(hash)) => {
             let (hashing, length) = hashing(body.optional_text("hashing_algorithm")?)?;
-            User {
+            Ok(User {
                 name,
                 password_hash: password_hash(hash, length)?,
                 hashing,
                 tags,
-            }
+            })
         }
-        (None, None) => match known {
+        (None, None) => Ok(match known {
             Some(user) => User { tags, ..user },
             None => node.new_user(&name, "", tags),
-        },
-    };
-    change(&node, Command::PutUser(user)).await?;
-    Ok(status)
+        }),
+    }
 }
 
 pub(crate) async fn delete(

@@ -192,22 +192,6 @@ async fn queues_are_as_if_declared_over_amqp() {
             .contains("arguments")
     );
     assert_eq!(api.put("queues/%2F/e", json!({"arguments": []})).await, 201);
-    for condition in ["if-empty", "if-unused"] {
-        let (status, _, body) = api
-            .send(
-                Method::DELETE,
-                &format!("queues/%2F/e?{condition}=true"),
-                "",
-            )
-            .await;
-        assert_eq!(
-            (
-                status.as_u16(),
-                body["reason"].as_str().unwrap().contains(condition)
-            ),
-            (400, true)
-        );
-    }
     assert_eq!(
         (
             api.delete("queues/%2F/e?if-empty=false").await,

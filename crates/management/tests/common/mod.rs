@@ -1,6 +1,8 @@
 //! A cluster of one node in this process, with its storage in memory, and requests to its API.
 #![allow(dead_code, clippy::unwrap_used, missing_docs)]
 
+pub mod amqp;
+
 use axum::Router;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
@@ -45,6 +47,10 @@ fn tls(name: &str) -> Tls {
 
 /// Starts a node that is alone in its cluster; `peers` are others that it waits for before it founds one.
 pub async fn start(peers: &[&str]) -> Arc<Node> {
+    start_with(peers, Settings::default()).await
+}
+
+async fn start_with(peers: &[&str], settings: Settings) -> Arc<Node> {
     let own = PeerAddress {
         name: "node1".into(),
         address: "127.0.0.1:1".into(),
@@ -65,7 +71,7 @@ pub async fn start(peers: &[&str]) -> Arc<Node> {
         shards: 8,
         tls: tls("node1"),
         seed: None,
-        settings: Settings::default(),
+        settings,
         first_user: Some(("guest".into(), "guest".into())),
     };
     Node::start(
@@ -89,7 +95,12 @@ pub struct Api {
 
 /// The API of a node that routes.
 pub async fn ready() -> Api {
-    let node = start(&[]).await;
+    ready_with(Settings::default()).await
+}
+
+/// The same with other limits.
+pub async fn ready_with(settings: Settings) -> Api {
+    let node = start_with(&[], settings).await;
     assert!(
         node.metadata().wait_routable(DEADLINE).await,
         "the node routes: {:?}",

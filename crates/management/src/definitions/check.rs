@@ -1,0 +1,216 @@
+//! Whether all of an import would succeed: it is carried out beforehand, on a table of its own.
+//!
+//! That table is given what the cluster has of all that the import names. Since it is the same code that will carry the import out, only what others change
+//! meanwhile can make an import that passes fail.
+
+use super::read::Definitions;
+use crate::CHUNK;
+use crate::error::Error;
+use warren_model::command::{DeclareExchange, DeclareQueue, Destination, NodeUp, Place};
+use warren_model::{Command, Incarnation, NodeId, Outcome, SessionId, ShardId};
+use warren_node::Node;
+use warren_routing::{Applied, Table};
+
+/// What stands for all nodes of the cluster in the table that is tried on.
+const STAND_IN: (NodeId, Incarnation) = (NodeId(1), Incarnation(1));
+const SHARD: Place = Place::Shard(ShardId(0));
+
+/// Refuses an import of which something would be refused, naming that.
+pub(super) async fn check(node: &Node, definitions: &Definitions) -> Result<(), Error> {
+    let mut table = Table::new();
+    let context = context(node, definitions).await;
+    for chunk in context.chunks(CHUNK) {
+        apply(&mut table, chunk);
+        tokio::task::yield_now().await;
+    }
+    let asked = commands(definitions, node.own_session());
+    for chunk in asked.chunks(CHUNK) {
+        let outcomes = apply(&mut table, chunk);
+        for (command, outcome) in chunk.iter().zip(outcomes) {
+            if let Outcome::Refused(refusal) = outcome {
+                return Err(Error::bad_request(format!(
+                    "nothing is imported, since {} would be refused: {}",
+                    described(command),
+                    refusal.text
+                )));
+            }
+        }
+        tokio::task::yield_now().await;
+    }
+    Ok(())
+}
+
+fn apply(table: &mut Table, commands: &[Command]) -> Vec<Outcome> {
+    table.apply(table.index() + 1, commands, &mut Applied::default())
+}
+
+/// What the cluster has of all that is named.
+async fn context(node: &Node, definitions: &Definitions) -> Vec<Command> {
+    let mut live = Live {
+        node,
+        looked_up: 0,
+        commands: vec![
+            Command::FoundCluster {
+                cluster: 1,
+                shards: 1,
+            },
+            Command::NodeUp(NodeUp {
+                node: STAND_IN.0,
+                name: "stand-in".into(),
+                address: String::new(),
+                amqp: String::new(),
+                http: String::new(),
+                incarnation: STAND_IN.1,
+            }),
+        ],
+    };
+    {
+        let table = node.metadata().table().read();
+        let vhosts = table.vhosts().map(str::to_owned);
+        live.commands
+            .extend(vhosts.map(|name| Command::PutVhost { name }));
+        let named = definitions.permissions.iter();
+        let users = named.filter_map(|permission| table.user(&permission.user).cloned());
+        live.commands.extend(users.map(Command::PutUser));
+    }
+    for exchange in &definitions.exchanges {
+        live.exchange(&exchange.vhost, &exchange.name).await;
+    }
+    for queue in &definitions.queues {
+        live.queue(&queue.vhost, &queue.name).await;
+    }
+    for binding in &definitions.bindings {
+        live.exchange(&binding.vhost, &binding.source).await;
+        match &binding.destination {
+            Destination::Queue(name) => live.queue(&binding.vhost, name).await,
+            Destination::Exchange(name) => live.exchange(&binding.vhost, name).await,
+        }
+    }
+    live.commands
+}
+
+/// The cluster's own, as commands that make the like.
+struct Live<'a> {
+    node: &'a Node,
+    looked_up: usize,
+    commands: Vec<Command>,
+}
+
+impl Live<'_> {
+    async fn exchange(&mut self, vhost: &str, name: &str) {
+        // Those that are always there come with the virtual host.
+        if !name.is_empty() && !name.starts_with("amq.") {
+            let table = self.node.metadata().table().read();
+            self.commands
+                .extend(table.exchange(vhost, name).map(|known| {
+                    Command::DeclareExchange(DeclareExchange {
+                        vhost: vhost.to_owned(),
+                        name: name.to_owned(),
+                        kind: known.kind.to_owned(),
+                        durable: known.durable,
+                        auto_delete: known.auto_delete,
+                        internal: known.internal,
+                        arguments: known.arguments.to_vec(),
+                    })
+                }));
+        }
+        self.breathe().await;
+    }
+
+    async fn queue(&mut self, vhost: &str, name: &str) {
+        {
+            let table = self.node.metadata().table().read();
+            self.commands.extend(table.queue(vhost, name).map(|known| {
+                Command::DeclareQueue(DeclareQueue {
+                    vhost: vhost.to_owned(),
+                    name: name.to_owned(),
+                    durable: known.durable,
+                    exclusive: known.exclusive.is_some(),
+                    auto_delete: known.auto_delete,
+                    server_named: true,
+                    arguments: known.arguments.to_vec(),
+                    session: SessionId {
+                        node: STAND_IN.0,
+                        incarnation: STAND_IN.1,
+                        number: 1,
+                    },
+                    place: match known.exclusive {
+                        Some(_) => Place::Node(STAND_IN.0, STAND_IN.1),
+                        None => SHARD,
+                    },
+                })
+            }));
+        }
+        self.breathe().await;
+    }
+
+    async fn breathe(&mut self) {
+        self.looked_up += 1;
+        if self.looked_up.is_multiple_of(CHUNK) {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+/// The import's commands, in an order in which they can succeed.
+fn commands(definitions: &Definitions, session: SessionId) -> Vec<Command> {
+    let vhosts = definitions.vhosts.iter().cloned();
+    let queues = definitions.queues.iter();
+    vhosts
+        .map(|name| Command::PutVhost { name })
+        .chain(definitions.users.iter().cloned().map(Command::PutUser))
+        .chain(
+            definitions
+                .permissions
+                .iter()
+                .cloned()
+                .map(Command::SetPermission),
+        )
+        .chain(
+            definitions
+                .exchanges
+                .iter()
+                .cloned()
+                .map(Command::DeclareExchange),
+        )
+        .chain(queues.map(|queue| Command::DeclareQueue(queue.at(SHARD, session))))
+        .chain(definitions.bindings.iter().cloned().map(Command::Bind))
+        .collect()
+}
+
+/// What a command is about.
+fn described(command: &Command) -> String {
+    match command {
+        Command::PutVhost { name } => format!("vhost '{name}'"),
+        Command::PutUser(user) => format!("user '{}'", user.name),
+        Command::SetPermission(permission) => format!(
+            "the permission of user '{}' in vhost '{}'",
+            permission.user, permission.vhost
+        ),
+        Command::DeclareExchange(exchange) => {
+            format!("exchange '{}' in vhost '{}'", exchange.name, exchange.vhost)
+        }
+        Command::DeclareQueue(queue) => {
+            format!("queue '{}' in vhost '{}'", queue.name, queue.vhost)
+        }
+        Command::Bind(binding) => {
+            let (Destination::Queue(name) | Destination::Exchange(name)) = &binding.destination;
+            format!(
+                "the binding from '{}' to '{name}' in vhost '{}'",
+                binding.source, binding.vhost
+            )
+        }
+        Command::FoundCluster { .. }
+        | Command::NodeUp(_)
+        | Command::NodeDown { .. }
+        | Command::NodeForgotten { .. }
+        | Command::DeleteVhost { .. }
+        | Command::DeleteUser { .. }
+        | Command::ClearPermission { .. }
+        | Command::DeleteExchange { .. }
+        | Command::DeleteQueue { .. }
+        | Command::Unbind(_)
+        | Command::SessionClosed { .. }
+        | Command::MoveShard { .. } => format!("{command:?}"),
+    }
+}

@@ -1,0 +1,112 @@
+//! The import: read, tried as a whole, and only then carried out, kind by kind.
+//!
+//! Flow: [`read`] makes commands of the JSON, [`check`] tries them on a table of its own, [`carry_out`] proposes them, many at a time, in an order in
+//! which they can succeed. Whatever is wrong with the definitions is found before anything is changed. What remains is what happens meanwhile: if the
+//! cluster becomes unavailable halfway, the answer says so, and the same import, made again, does the rest.
+//! Once begun, an import goes on though its client leaves. One at a time runs on a node.
+
+use super::check::check;
+use super::read::{self, Definitions};
+use crate::access::Access;
+use crate::bounds::Bounds;
+use crate::error::Error;
+use crate::extract::{Body, Names, Parameters};
+use crate::{Shared, change, queues};
+use axum::Extension;
+use axum::extract::State;
+use axum::http::StatusCode;
+use futures::future::join_all;
+use std::sync::Arc;
+use warren_model::Command;
+use warren_node::Node;
+
+/// Proposals under way at a time: they share log entries.
+const PROPOSALS: usize = 256;
+
+/// Imports definitions of the whole cluster.
+pub(crate) async fn all(
+    State(node): Shared,
+    Extension(bounds): Extension<Bounds>,
+    parameters: Parameters,
+    body: Body,
+) -> Result<StatusCode, Error> {
+    imported(&node, &bounds, None, &parameters, body).await
+}
+
+/// Imports definitions into a virtual host.
+pub(crate) async fn vhost(
+    State(node): Shared,
+    Extension(access): Extension<Access>,
+    Extension(bounds): Extension<Bounds>,
+    Names(vhost): Names<String>,
+    parameters: Parameters,
+    body: Body,
+) -> Result<StatusCode, Error> {
+    access.vhost(&node.metadata().table().read(), &vhost)?;
+    imported(&node, &bounds, Some(&vhost), &parameters, body).await
+}
+
+async fn imported(
+    node: &Arc<Node>,
+    bounds: &Bounds,
+    vhost: Option<&str>,
+    parameters: &Parameters,
+    body: Body,
+) -> Result<StatusCode, Error> {
+    let permit = bounds.import()?;
+    let ignored: Vec<&str> = parameters
+        .get("ignore")
+        .unwrap_or_default()
+        .split(',')
+        .collect();
+    let definitions = read::definitions(node, body, vhost, &ignored)?;
+    check(node, &definitions).await?;
+    let node = node.clone();
+    let task = tokio::spawn(async move {
+        let result = carry_out(&node, definitions).await;
+        drop(permit);
+        result
+    });
+    match task.await {
+        Ok(result) => result.map(|()| StatusCode::NO_CONTENT),
+        Err(_) => Err(Error::unavailable("the import was stopped: import again")),
+    }
+}
+
+async fn carry_out(node: &Node, definitions: Definitions) -> Result<(), Error> {
+    let Definitions {
+        vhosts,
+        users,
+        permissions,
+        exchanges,
+        queues,
+        bindings,
+    } = definitions;
+    let put_vhost = |name| Command::PutVhost { name };
+    propose(node, vhosts.into_iter().map(put_vhost).collect()).await?;
+    propose(node, users.into_iter().map(Command::PutUser).collect()).await?;
+    let permissions = permissions.into_iter().map(Command::SetPermission);
+    propose(node, permissions.collect()).await?;
+    let exchanges = exchanges.into_iter().map(Command::DeclareExchange);
+    propose(node, exchanges.collect()).await?;
+    for chunk in queues.chunks(PROPOSALS) {
+        let declared = chunk.iter().map(|queue| queues::declare(node, queue));
+        all_well(join_all(declared).await)?;
+    }
+    propose(node, bindings.into_iter().map(Command::Bind).collect()).await
+}
+
+async fn propose(node: &Node, commands: Vec<Command>) -> Result<(), Error> {
+    for chunk in commands.chunks(PROPOSALS) {
+        let proposed = chunk.iter().map(|command| change(node, command.clone()));
+        all_well(join_all(proposed).await)?;
+    }
+    Ok(())
+}
+
+fn all_well<T>(results: Vec<Result<T, Error>>) -> Result<(), Error> {
+    match results.into_iter().find_map(Result::err) {
+        None => Ok(()),
+        Some(error) => Err(error.within("part of the definitions is imported, import again")),
+    }
+}

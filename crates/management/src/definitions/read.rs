@@ -1,0 +1,234 @@
+//! What an import asks for, read from JSON; the first thing that makes no sense is an error that names it.
+//!
+//! What has no equivalent here (policies, parameters, limits and whatever else a list holds) is not dropped in silence: it is refused, unless the request
+//! says that it is to be ignored. Only what RabbitMQ notes of itself among the global parameters is passed over.
+
+use super::arguments;
+use crate::error::Error;
+use crate::extract::Body;
+use crate::queues::NewQueue;
+use crate::{check_name, permissions, users};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use warren_model::command::{Binding, DeclareExchange, Destination, Permission, User};
+use warren_node::Node;
+
+/// Lists that an import of one virtual host has no use for.
+const CLUSTER_WIDE: [&str; 3] = ["users", "vhosts", "permissions"];
+/// Global parameters that say which cluster an export is from.
+const ABOUT_THE_CLUSTER: [&str; 3] = ["cluster_name", "internal_cluster_id", "cluster_tags"];
+
+/// Definitions to be imported.
+#[derive(Debug, Default)]
+pub(super) struct Definitions {
+    pub(super) vhosts: Vec<String>,
+    pub(super) users: Vec<User>,
+    pub(super) permissions: Vec<Permission>,
+    pub(super) exchanges: Vec<DeclareExchange>,
+    pub(super) queues: Vec<NewQueue>,
+    pub(super) bindings: Vec<Binding>,
+}
+
+struct Reader<'a> {
+    lists: serde_json::Map<String, Value>,
+    /// The virtual host that all belongs to, if the path says so.
+    vhost: Option<&'a str>,
+    /// What there is no equivalent for, and how much of it.
+    left_out: BTreeMap<String, usize>,
+}
+
+/// Reads definitions; of `ignored` lists nothing is looked at.
+pub(super) fn definitions(
+    node: &Node,
+    body: Body,
+    vhost: Option<&str>,
+    ignored: &[&str],
+) -> Result<Definitions, Error> {
+    let mut reader = Reader {
+        lists: body.0,
+        vhost,
+        left_out: BTreeMap::new(),
+    };
+    for name in ignored {
+        reader.lists.remove(*name);
+    }
+    if vhost.is_some() {
+        for name in CLUSTER_WIDE {
+            reader.note(name);
+        }
+    }
+    let definitions = Definitions {
+        vhosts: reader.list("vhosts", vhost_name)?,
+        users: reader.list("users", |body| user(node, body))?,
+        permissions: reader.list("permissions", |body| {
+            permissions::read(
+                body.text("user")?.to_owned(),
+                body.text("vhost")?.to_owned(),
+                body,
+            )
+        })?,
+        exchanges: reader.list("exchanges", exchange)?,
+        queues: reader.list("queues", queue)?,
+        bindings: reader.list("bindings", |body| binding(node, body))?,
+    };
+    reader.finish(ignored)?;
+    Ok(definitions)
+}
+
+impl Reader<'_> {
+    /// Reads each item of a list, which may be left out.
+    fn list<T>(
+        &mut self,
+        list: &str,
+        read: impl Fn(&Body) -> Result<T, Error>,
+    ) -> Result<Vec<T>, Error> {
+        let items = match self.lists.remove(list) {
+            None | Some(Value::Null) => return Ok(Vec::new()),
+            Some(Value::Array(items)) => items,
+            Some(other) => {
+                return Err(Error::bad_request(format!(
+                    "{list} must be a list, not {other}"
+                )));
+            }
+        };
+        let mut all = Vec::with_capacity(items.len());
+        for (position, item) in items.into_iter().enumerate() {
+            let one = self.item(item).and_then(|body| {
+                if body.0.get("limits").is_some_and(is_something) {
+                    *self.left_out.entry("limits".into()).or_default() += 1;
+                }
+                read(&body)
+            });
+            all.push(one.map_err(|error| error.within(&format!("{list}[{position}]")))?);
+        }
+        Ok(all)
+    }
+
+    /// An item, with its virtual host.
+    fn item(&self, item: Value) -> Result<Body, Error> {
+        let Value::Object(mut fields) = item else {
+            return Err(Error::bad_request(format!("must be an object, not {item}")));
+        };
+        if let Some(vhost) = self.vhost {
+            match fields.get("vhost") {
+                Some(other) if other != vhost => {
+                    return Err(Error::bad_request(format!(
+                        "belongs to vhost {other}, not to '{vhost}'"
+                    )));
+                }
+                Some(_) | None => fields.insert("vhost".into(), vhost.into()),
+            };
+        }
+        Ok(Body(fields))
+    }
+
+    /// Notes a list that has no equivalent, and takes it away.
+    fn note(&mut self, name: &str) {
+        if let Some(Value::Array(mut items)) = self.lists.remove(name) {
+            if name == "global_parameters" {
+                items.retain(|item| {
+                    !ABOUT_THE_CLUSTER.contains(&item["name"].as_str().unwrap_or_default())
+                });
+            }
+            if !items.is_empty() {
+                self.left_out.insert(name.to_owned(), items.len());
+            }
+        }
+    }
+
+    /// Refuses what was left out, but for what may be.
+    fn finish(mut self, ignored: &[&str]) -> Result<(), Error> {
+        let names: Vec<String> = self.lists.keys().cloned().collect();
+        for name in names {
+            self.note(&name);
+        }
+        self.left_out
+            .retain(|name, _| !ignored.contains(&name.as_str()));
+        if self.left_out.is_empty() {
+            return Ok(());
+        }
+        let list = |of: &dyn Fn((&String, &usize)) -> String, between: &str| {
+            let texts: Vec<String> = self.left_out.iter().map(of).collect();
+            texts.join(between)
+        };
+        Err(Error::bad_request(format!(
+            "nothing is imported, since there is no equivalent here of: {}; to import the rest, add ?ignore={}",
+            list(&|(name, count)| format!("{name} ({count})"), ", "),
+            list(&|(name, _)| name.clone(), ","),
+        )))
+    }
+}
+
+fn is_something(value: &Value) -> bool {
+    match value {
+        Value::Null => false,
+        Value::Array(items) => !items.is_empty(),
+        Value::Object(fields) => !fields.is_empty(),
+        Value::Bool(_) | Value::Number(_) | Value::String(_) => true,
+    }
+}
+
+fn name(body: &Body) -> Result<String, Error> {
+    named(body, "name")
+}
+
+fn named(body: &Body, key: &str) -> Result<String, Error> {
+    let name = body.text(key)?;
+    check_name(key, name)?;
+    Ok(name.to_owned())
+}
+
+fn vhost_name(body: &Body) -> Result<String, Error> {
+    name(body)
+}
+
+fn user(node: &Node, body: &Body) -> Result<User, Error> {
+    let name = name(body)?;
+    let known = node.metadata().table().read().user(&name).cloned();
+    users::read(node, name, body, known)
+}
+
+fn exchange(body: &Body) -> Result<DeclareExchange, Error> {
+    Ok(DeclareExchange {
+        vhost: named(body, "vhost")?,
+        name: name(body)?,
+        kind: body.text("type")?.to_owned(),
+        durable: body.flag("durable")?,
+        auto_delete: body.flag("auto_delete")?,
+        internal: body.flag("internal")?,
+        arguments: arguments(body)?,
+    })
+}
+
+fn queue(body: &Body) -> Result<NewQueue, Error> {
+    let name = name(body)?;
+    Ok(NewQueue {
+        vhost: named(body, "vhost")?,
+        durable: body.flag("durable")?,
+        auto_delete: body.flag("auto_delete")?,
+        server_named: name.starts_with("amq.gen-"),
+        arguments: arguments(body)?,
+        name,
+    })
+}
+
+fn binding(node: &Node, body: &Body) -> Result<Binding, Error> {
+    let destination = named(body, "destination")?;
+    let destination = match body.text("destination_type")? {
+        "queue" => Destination::Queue(destination),
+        "exchange" => Destination::Exchange(destination),
+        other => {
+            return Err(Error::bad_request(format!(
+                "destination_type must be queue or exchange, not '{other}'"
+            )));
+        }
+    };
+    Ok(Binding {
+        vhost: named(body, "vhost")?,
+        source: named(body, "source")?,
+        destination,
+        key: named(body, "routing_key")?.into_bytes(),
+        arguments: arguments(body)?,
+        session: node.own_session(),
+    })
+}
