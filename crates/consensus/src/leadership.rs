@@ -158,7 +158,7 @@ impl Core {
     /// Sends a request on the Control lane; none if no reply that can be read comes.
     pub(crate) async fn ask(&self, node: NodeId, request: &Request, deadline: Duration) -> Option<Reply> {
         let head = request.encode().inspect_err(|error| tracing::error!(%error, "a request cannot be encoded")).ok()?;
-        let reply = self.wire().request(node, Lane::Control, Frame { head, bulk: Bytes::new() }, deadline).await.ok()?;
+        let reply = self.wire.request(node, Lane::Control, Frame { head, bulk: Bytes::new() }, deadline).await.ok()?;
         Reply::decode(&reply.head).inspect_err(|error| tracing::warn!(%node, %error, "a reply cannot be read")).ok()
     }
 
@@ -179,7 +179,7 @@ impl Core {
         };
         // The leader holds answers back for as long as a silent node may hold a lease.
         let deadline = self.config.lease * 2 + Duration::from_secs(1);
-        let reply = self.wire().request(leader, Lane::Control, Frame { head, bulk: Bytes::new() }, deadline);
+        let reply = self.wire.request(leader, Lane::Control, Frame { head, bulk: Bytes::new() }, deadline);
         Box::pin(async move {
             let reply = reply.await.map_err(|_| "no reply from the leader")?;
             match Reply::decode(&reply.head) {

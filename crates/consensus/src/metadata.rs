@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -27,7 +27,7 @@ use crate::raft::{LogId, Raft, Spawner};
 use crate::shared::SharedTable;
 use crate::snapshots::Incoming;
 use crate::status::Status;
-use crate::wire::{Answer, LeaderHint, Note, Reply, Request, Wire};
+use crate::wire::{Answer, LeaderHint, Note, Reply, Request, Wire, WireSlot};
 use crate::Hooks;
 
 /// A node's part in the metadata group. Clones are handles of one part.
@@ -52,7 +52,7 @@ pub(crate) struct Core {
     pub(crate) proposer: Proposer,
     pub(crate) desk: Desk,
     queue: Mutex<Option<Queue>>,
-    pub(crate) wire: Arc<OnceLock<Arc<dyn Wire>>>,
+    pub(crate) wire: Arc<WireSlot>,
     /// The leader, as this node knows it.
     pub(crate) leader: watch::Sender<Option<NodeId>>,
     /// Nodes that are linked now.
@@ -68,6 +68,8 @@ pub(crate) struct Core {
     /// A leader that this node was told of but has no link to.
     pub(crate) hinted: Mutex<Option<LeaderHint>>,
     pub(crate) leaving: AtomicBool,
+    /// Requests of others are not answered any more.
+    pub(crate) stopped: AtomicBool,
     pub(crate) snapshots: Mutex<BTreeMap<NodeId, Incoming>>,
     pub(crate) spawner: Spawner,
     pub(crate) runtime: tokio::runtime::Handle,
@@ -88,7 +90,7 @@ impl Metadata {
     /// Must be called on the tokio runtime that its tasks are to run on.
     pub async fn open(config: Config, storage: Arc<dyn Storage>, hooks: Arc<dyn Hooks>) -> Result<Metadata, OpenError> {
         config.validate()?;
-        let wire: Arc<OnceLock<Arc<dyn Wire>>> = Arc::default();
+        let wire: Arc<WireSlot> = Arc::default();
         let leader = watch::Sender::new(None);
         let ledger = Arc::new(SharedLedger::new(Ledger::new(config.lease)));
         let lease = Arc::new(Lease::new());
@@ -120,6 +122,7 @@ impl Metadata {
             estranged: AtomicBool::new(false),
             hinted: Mutex::default(),
             leaving: AtomicBool::new(false),
+            stopped: AtomicBool::new(false),
             snapshots: Mutex::default(),
             spawner,
             runtime: tokio::runtime::Handle::current(),
@@ -136,11 +139,10 @@ impl Metadata {
     pub(crate) fn start_on(&self, wire: Arc<dyn Wire>) {
         let core = &self.core;
         let Some(queue) = core.queue.lock().take() else { return };
-        // The queue was there, so nobody has set the wire.
-        drop(core.wire.set(wire));
         if let Some((cluster, _)) = core.machine.table().read().cluster() {
-            core.wire().set_cluster(cluster);
+            wire.set_cluster(cluster);
         }
+        core.wire.set(Some(wire));
         core.start(|core| async move { core.raft.run() });
         core.start(|core| async move { core.follow_leadership().await });
         core.start(|core| async move { core.keep_lease().await });
@@ -294,6 +296,7 @@ impl Metadata {
     pub(crate) async fn stop(&self) {
         let core = &self.core;
         core.leaving.store(true, Ordering::Release);
+        core.stopped.store(true, Ordering::Release);
         core.lease.release();
         core.proposer.stop();
         let tasks = std::mem::take(&mut *core.tasks.lock());
@@ -307,6 +310,7 @@ impl Metadata {
         if core.spawner.scope(async move { raft.shutdown().await }).await.is_err() {
             tracing::warn!("the metadata group's task had failed before it was stopped");
         }
+        core.wire.set(None);
     }
 }
 
@@ -327,11 +331,6 @@ impl Core {
         F::Output: Send + 'static,
     {
         self.runtime.spawn(self.spawner.scope(task))
-    }
-
-    /// The transport. Only tasks that run after the start ask for it.
-    pub(crate) fn wire(&self) -> &dyn Wire {
-        self.wire.get().map_or(&Unstarted as &dyn Wire, |wire| &**wire)
     }
 
     pub(crate) fn me(&self) -> NodeId {
@@ -365,7 +364,7 @@ impl Core {
 /// What tells lease, ledger and leader of every applied index.
 fn observer(
     config: &Config,
-    wire: &Arc<OnceLock<Arc<dyn Wire>>>,
+    wire: &Arc<WireSlot>,
     leader: &watch::Sender<Option<NodeId>>,
     ledger: &Arc<SharedLedger>,
     lease: &Arc<Lease>,
@@ -376,9 +375,8 @@ fn observer(
         ledger.with(|ledger| ledger.applied_here(id));
         lease.applied(id.index, in_service);
         // Sent from here, without waking a task in between: somebody waits for it.
-        if let (Some(wire), Some(leader)) = (wire.get(), *leader.borrow())
-            && leader != me
-        {
+        let to = (*leader.borrow()).filter(|leader| *leader != me);
+        if let Some(leader) = to {
             match (Note::Applied { incarnation, applied: id.index }).encode() {
                 Ok(head) => wire.send(leader, Lane::Control, Frame::of_head(head)),
                 Err(error) => tracing::error!(%error, "a report cannot be encoded"),
@@ -409,19 +407,4 @@ fn raft_config(config: &Config) -> Result<openraft::Config, OpenError> {
         ..openraft::Config::default()
     };
     raft.validate().map_err(|error| OpenError::Config(error.to_string()))
-}
-
-/// Stands in for the transport before the start.
-struct Unstarted;
-
-impl Wire for Unstarted {
-    fn send(&self, _: NodeId, _: Lane, _: Frame) {}
-
-    fn request(&self, _: NodeId, _: Lane, _: Frame, _: Duration) -> futures::future::BoxFuture<'static, Result<Frame, warren_transport::RequestError>> {
-        Box::pin(std::future::ready(Err(warren_transport::RequestError::Unreachable)))
-    }
-
-    fn set_peers(&self, _: Vec<warren_transport::PeerAddress>) {}
-
-    fn set_cluster(&self, _: u128) {}
 }

@@ -4,7 +4,7 @@
 //! order; a failed one ends the stream, and openraft starts the next from what the node is known to have.
 
 use std::future::Future;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -26,7 +26,7 @@ use warren_transport::{Frame, Lane, RequestError};
 use crate::entry::{Malformed, MembershipRecord};
 use crate::machine::SnapshotData;
 use crate::raft::{LogId, Member, Types, Vote};
-use crate::wire::{Candidacy, Reply, Request, SnapshotEnd, Wire, pack_entries, pack_record};
+use crate::wire::{Candidacy, Reply, Request, SnapshotEnd, WireSlot, pack_entries, pack_record};
 
 /// Appends under way to one node.
 const APPENDS_MAX: usize = 64;
@@ -38,8 +38,7 @@ const INSTALL_DEADLINE: Duration = Duration::from_secs(60);
 /// Makes openraft's connections.
 #[derive(Clone)]
 pub(crate) struct Network {
-    /// Set when the node starts.
-    pub(crate) wire: Arc<OnceLock<Arc<dyn Wire>>>,
+    pub(crate) wire: Arc<WireSlot>,
     /// For votes and the like, and least for appends.
     pub(crate) deadline: Duration,
 }
@@ -88,11 +87,7 @@ impl From<Failure> for RPCError<Types> {
 
 impl Connection {
     fn ask(&self, lane: Lane, request: &Request, bulk: Bytes, deadline: Duration) -> impl Future<Output = Result<Reply, Failure>> + Send + use<> {
-        let sent = match (self.network.wire.get(), request.encode()) {
-            (Some(wire), Ok(head)) => Ok(wire.request(self.to, lane, Frame { head, bulk }, deadline)),
-            (None, _) => Err(Failure::Request(RequestError::Unreachable)),
-            (_, Err(error)) => Err(error.into()),
-        };
+        let sent = request.encode().map(|head| self.network.wire.request(self.to, lane, Frame { head, bulk }, deadline));
         async move {
             match Reply::decode(&sent?.await?.head)? {
                 Reply::Failed(why) => Err(Failure::Failed(why)),

@@ -31,12 +31,16 @@ impl Core {
         while !self.leaving.load(Ordering::Acquire) {
             let peers = self.peers();
             if peers != known_peers {
-                self.wire().set_peers(peers.clone());
+                if let Some(wire) = self.wire.get() {
+                    wire.set_peers(peers.clone());
+                }
                 known_peers = peers;
             }
             let cluster = self.machine.table().read().cluster().map(|(cluster, _)| cluster);
             if let Some(cluster) = cluster.filter(|_| cluster != known_cluster) {
-                self.wire().set_cluster(cluster);
+                if let Some(wire) = self.wire.get() {
+                    wire.set_cluster(cluster);
+                }
                 known_cluster = Some(cluster);
             }
             if let Some(up) = self.due_up() {

@@ -5,6 +5,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
@@ -57,6 +58,10 @@ impl Core {
     }
 
     pub(crate) fn request(self: &Arc<Self>, from: NodeId, request: Request, bulk: Bytes, answer: Answer) {
+        if self.stopped.load(Ordering::Acquire) {
+            // Dropping the answer tells the requester that none will come.
+            return;
+        }
         match request {
             Request::Append { vote, previous, committed } => self.append(vote, previous, committed, bulk, answer),
             Request::Vote(candidacy) => self.vote(candidacy, false, answer),

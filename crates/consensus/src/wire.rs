@@ -3,10 +3,12 @@
 //! A request's or message's head is a version byte and a [`Request`] or [`Note`] archive, a reply's a [`Reply`]; bulk
 //! carries log entries ([`pack_entries`]) or records of a snapshot ([`pack_record`]). Everything is validated on arrival.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes};
 use futures::future::BoxFuture;
+use parking_lot::RwLock;
 use rkyv::rancor;
 use rkyv::{Archive, Deserialize, Serialize};
 use warren_model::{Incarnation, NodeId};
@@ -25,6 +27,36 @@ pub(crate) trait Wire: Send + Sync + 'static {
     fn set_peers(&self, peers: Vec<PeerAddress>);
     /// The cluster that this node now belongs to.
     fn set_cluster(&self, cluster: u128);
+}
+
+/// The wire of a part that is running: none before its start and after its end, so that a transport whose handler holds
+/// the part is not held by it for ever.
+#[derive(Default)]
+pub(crate) struct WireSlot(RwLock<Option<Arc<dyn Wire>>>);
+
+impl WireSlot {
+    pub(crate) fn set(&self, wire: Option<Arc<dyn Wire>>) {
+        *self.0.write() = wire;
+    }
+
+    pub(crate) fn get(&self) -> Option<Arc<dyn Wire>> {
+        self.0.read().clone()
+    }
+
+    /// Queues a one-way message, if the part is running.
+    pub(crate) fn send(&self, to: NodeId, lane: Lane, frame: Frame) {
+        if let Some(wire) = self.get() {
+            wire.send(to, lane, frame);
+        }
+    }
+
+    /// Sends a request, if the part is running.
+    pub(crate) fn request(&self, to: NodeId, lane: Lane, frame: Frame, deadline: Duration) -> BoxFuture<'static, Result<Frame, RequestError>> {
+        match self.get() {
+            Some(wire) => wire.request(to, lane, frame, deadline),
+            None => Box::pin(std::future::ready(Err(RequestError::Unreachable))),
+        }
+    }
 }
 
 impl Wire for Transport {
