@@ -195,7 +195,9 @@ pub struct DeclareQueue {
 }
 
 /// Where a queue's contents live.
-#[derive(Archive, Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[derive(
+    Archive, Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug,
+)]
 pub enum Place {
     /// With the owner of a shard, whoever that is at the time.
     Shard(ShardId),

@@ -5,7 +5,9 @@ use crate::ids::{QueueId, SessionId};
 use rkyv::{Archive, Deserialize, Serialize};
 
 /// A consumer: a number that its session gives it and never uses again. A session's gets from a queue count as a consumer, too.
-#[derive(Archive, Serialize, Deserialize, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(
+    Archive, Serialize, Deserialize, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug,
+)]
 pub struct ConsumerId {
     /// The session.
     pub session: SessionId,
@@ -14,7 +16,9 @@ pub struct ConsumerId {
 }
 
 /// A queue as a session addresses it.
-#[derive(Archive, Serialize, Deserialize, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(
+    Archive, Serialize, Deserialize, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug,
+)]
 pub struct QueueRef {
     /// This life of the queue.
     pub id: QueueId,
@@ -57,7 +61,9 @@ impl Credit {
     /// What a message costs besides its record.
     pub const OVERHEAD: u32 = 64;
     /// What a consumer starts with: enough to keep a socket busy while credit comes back, little enough that a client which does not read costs little.
-    pub const WINDOW: Credit = Credit { bytes: 2 * 1024 * 1024 };
+    pub const WINDOW: Credit = Credit {
+        bytes: 2 * 1024 * 1024,
+    };
 
     /// What one record of `len` bytes costs.
     #[inline]

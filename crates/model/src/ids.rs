@@ -4,19 +4,58 @@ use rkyv::{Archive, Deserialize, Serialize};
 use std::fmt;
 
 /// Identity of a node: drawn at random when its data folder is created, so that a node whose data is lost comes back as another one.
-#[derive(Archive, Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
+#[derive(
+    Archive,
+    Serialize,
+    Deserialize,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Hash,
+    PartialOrd,
+    Ord,
+    Debug,
+    Default,
+)]
 #[rkyv(derive(Debug, PartialEq, Eq))]
 pub struct NodeId(pub u64);
 
 /// Counts the starts of one node's process: first start 1. Stored in the node's data folder before anything else is done.
-#[derive(Archive, Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
+#[derive(
+    Archive,
+    Serialize,
+    Deserialize,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Hash,
+    PartialOrd,
+    Ord,
+    Debug,
+    Default,
+)]
 #[rkyv(derive(Debug, PartialEq, Eq))]
 pub struct Incarnation(pub u64);
 
 /// Identity of one life of a queue, never used again: a queue that is deleted and declared anew has another id, so that
 /// publishes, acknowledgements and clean-ups meant for the old one never touch the new one.
 /// Value: the log index of the entry that created it, shifted left by 16, plus the number of the command within that entry.
-#[derive(Archive, Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
+#[derive(
+    Archive,
+    Serialize,
+    Deserialize,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Hash,
+    PartialOrd,
+    Ord,
+    Debug,
+    Default,
+)]
 #[rkyv(derive(Debug, PartialEq, Eq))]
 pub struct QueueId(pub u64);
 
@@ -33,12 +72,38 @@ impl QueueId {
 }
 
 /// Number of a shard, from 0 up to the cluster's number of shards.
-#[derive(Archive, Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
+#[derive(
+    Archive,
+    Serialize,
+    Deserialize,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Hash,
+    PartialOrd,
+    Ord,
+    Debug,
+    Default,
+)]
 #[rkyv(derive(Debug, PartialEq, Eq))]
 pub struct ShardId(pub u16);
 
 /// One client connection: the node that serves it, that node's incarnation, and a number counted within the incarnation.
-#[derive(Archive, Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
+#[derive(
+    Archive,
+    Serialize,
+    Deserialize,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Hash,
+    PartialOrd,
+    Ord,
+    Debug,
+    Default,
+)]
 #[rkyv(derive(Debug, PartialEq, Eq))]
 pub struct SessionId {
     /// The node that the client is connected to.

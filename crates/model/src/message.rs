@@ -39,14 +39,25 @@ impl<'a> Message<'a> {
     /// Bytes of this message's record.
     #[inline]
     pub fn record_len(&self) -> usize {
-        RECORD_HEADER + self.exchange.len() + self.routing_key.len() + self.properties.len() + self.body.len()
+        RECORD_HEADER
+            + self.exchange.len()
+            + self.routing_key.len()
+            + self.properties.len()
+            + self.body.len()
     }
 
     /// Appends the record. Exchange and key must be at most 255 bytes, properties and body less than 4 GiB (AMQP's frames and our limits see to it).
     #[inline]
     pub fn append(&self, out: &mut Vec<u8>) {
         out.reserve(self.record_len());
-        append_head(out, self.exchange, self.routing_key, self.properties, self.body.len(), self.persistent);
+        append_head(
+            out,
+            self.exchange,
+            self.routing_key,
+            self.properties,
+            self.body.len(),
+            self.persistent,
+        );
         out.extend_from_slice(self.body);
     }
 
@@ -65,13 +76,26 @@ impl<'a> Message<'a> {
         let (routing_key, rest) = rest.split_at_checked(usize::from(head[9])).ok_or(bad)?;
         let (properties, rest) = rest.split_at_checked(properties_len).ok_or(bad)?;
         let body = rest.get(..body_len).ok_or(bad)?;
-        Ok(Self { exchange, routing_key, properties, body, persistent: head[10] & PERSISTENT != 0 })
+        Ok(Self {
+            exchange,
+            routing_key,
+            properties,
+            body,
+            persistent: head[10] & PERSISTENT != 0,
+        })
     }
 }
 
 /// Appends a record up to its body, which the caller appends itself as it arrives: exactly `body_len` bytes of it.
 #[inline]
-pub fn append_head(out: &mut Vec<u8>, exchange: &[u8], routing_key: &[u8], properties: &[u8], body_len: usize, persistent: bool) {
+pub fn append_head(
+    out: &mut Vec<u8>,
+    exchange: &[u8],
+    routing_key: &[u8],
+    properties: &[u8],
+    body_len: usize,
+    persistent: bool,
+) {
     debug_assert!(exchange.len() < 256 && routing_key.len() < 256);
     let mut head = [0u8; RECORD_HEADER];
     head[0..4].copy_from_slice(&(body_len as u32).to_le_bytes());
@@ -92,13 +116,23 @@ mod tests {
 
     #[test]
     fn a_record_reads_back_and_every_cut_is_refused() {
-        let m = Message { exchange: b"x", routing_key: b"a.b", properties: &[0x10, 0, 2], body: b"hello", persistent: true };
+        let m = Message {
+            exchange: b"x",
+            routing_key: b"a.b",
+            properties: &[0x10, 0, 2],
+            body: b"hello",
+            persistent: true,
+        };
         let mut block = vec![9, 9];
         m.append(&mut block);
         assert_eq!(block.len(), 2 + m.record_len());
         assert_eq!(Message::read(&block, 2).unwrap(), m);
         for end in 0..block.len() {
-            assert_eq!(Message::read(&block[..end], 2), Err(BadRecord { offset: 2 }), "cut at {end}");
+            assert_eq!(
+                Message::read(&block[..end], 2),
+                Err(BadRecord { offset: 2 }),
+                "cut at {end}"
+            );
         }
         assert!(Message::read(&block, u32::MAX).is_err());
     }

@@ -36,7 +36,10 @@ pub struct Refusal {
 impl Refusal {
     /// A refusal with `code` and `text`.
     pub fn new(code: u16, text: impl Into<String>) -> Self {
-        Self { code, text: text.into() }
+        Self {
+            code,
+            text: text.into(),
+        }
     }
 
     /// 404.

@@ -41,7 +41,11 @@ const HOLD_PAUSE: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub(crate) enum Inbox {
     Owner(ToSession),
-    Reply { channel: u16, id: u64, reply: Reply },
+    Reply {
+        channel: u16,
+        id: u64,
+        reply: Reply,
+    },
     AskAgain(u64),
     NodeLost(NodeId),
     MembersChanged,
@@ -54,7 +58,11 @@ pub(crate) enum Inbox {
 }
 
 /// Serves one accepted connection until it ends.
-pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(node: Arc<Node>, stream: S, peer: SocketAddr) {
+pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
+    node: Arc<Node>,
+    stream: S,
+    peer: SocketAddr,
+) {
     let (sender, inbox) = mpsc::unbounded_channel();
     let id = node.register_session(sender.clone());
     let session = Session::new(id, node.identity(), node.settings().limits);
@@ -151,7 +159,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             self.announce();
             if self.session.phase() == Phase::Closed && self.pending_output() == 0 {
                 let _ = tokio::time::timeout(CLOSE_DEADLINE, self.stream.shutdown()).await;
-                return self.session.refused_login().map_or_else(|| "closed".to_owned(), |why| format!("login refused: {why}"));
+                return self.session.refused_login().map_or_else(
+                    || "closed".to_owned(),
+                    |why| format!("login refused: {why}"),
+                );
             }
             if self.end {
                 return "client closed the socket".into();
@@ -163,14 +174,22 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.session.out().len() - self.written
     }
 
+    /// While a publish is held back, reading goes on until the buffer is full: so the client's end is noticed.
     fn wants_input(&mut self) -> bool {
-        !self.held && !self.end && self.client.in_flight_bytes() < IN_FLIGHT_MAX && self.pending_output() < WRITE_MAX && self.read.len() < self.read_max()
+        !self.end
+            && self.client.in_flight_bytes() < IN_FLIGHT_MAX
+            && self.pending_output() < WRITE_MAX
+            && self.read.len() < self.read_max()
     }
 
     /// How much may lie in the read buffer undigested: a whole publish of one frame, and then some.
     fn read_max(&self) -> usize {
         let frame_max = self.node.settings().limits.frame_max as usize;
-        READ_MAX.max(if frame_max == 0 { self.node.settings().limits.message_max as usize + READ_MAX } else { frame_max * 4 })
+        READ_MAX.max(if frame_max == 0 {
+            self.node.settings().limits.message_max as usize + READ_MAX
+        } else {
+            frame_max * 4
+        })
     }
 
     /// Writes, and waits for something to do.
@@ -232,7 +251,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             }
             found.timer = self.timer.as_mut().poll(cx).is_ready();
             let closed = self.session.phase() == Phase::Closed && found.output;
-            if found.input || found.inbox || found.timer || closed || (found.output && !takes_inbox) { Poll::Ready(Ok(found)) } else { Poll::Pending }
+            if found.input || found.inbox || found.timer || closed || (found.output && !takes_inbox)
+            {
+                Poll::Ready(Ok(found))
+            } else {
+                Poll::Pending
+            }
         })
         .await
     }
@@ -240,11 +264,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     fn take(&mut self, message: Inbox) {
         let (session, client) = (&mut self.session, &mut self.client);
         match message {
-            Inbox::Owner(ToSession::Deliveries(deliveries)) => client.deliveries(session, &deliveries),
-            Inbox::Owner(ToSession::Published { number, refused }) => client.published(number, &refused),
+            Inbox::Owner(ToSession::Deliveries(deliveries)) => {
+                client.deliveries(session, &deliveries)
+            }
+            Inbox::Owner(ToSession::Published { number, refused }) => {
+                client.published(number, &refused)
+            }
             Inbox::Owner(ToSession::Answer { id, answer }) => client.answered(session, id, answer),
             Inbox::Owner(ToSession::AskLeave { consumer }) => session.wants_leave(consumer, client),
-            Inbox::Owner(ToSession::GiveBack { consumer, unused }) => session.leave_back(consumer, unused, client),
+            Inbox::Owner(ToSession::GiveBack { consumer, unused }) => {
+                session.leave_back(consumer, unused, client)
+            }
             Inbox::Owner(ToSession::Cancelled { consumer }) => client.cancelled(session, consumer),
             Inbox::Reply { channel, id, reply } => session.reply(channel, id, reply, client),
             Inbox::AskAgain(id) => client.ask_again(session, id),
@@ -289,7 +319,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             return Instant::now() + HOLD_PAUSE;
         }
         match self.session.phase() {
-            Phase::Header | Phase::StartOk | Phase::TuneOk | Phase::Open => self.opened + HANDSHAKE_DEADLINE,
+            Phase::Header | Phase::StartOk | Phase::TuneOk | Phase::Open => {
+                self.opened + HANDSHAKE_DEADLINE
+            }
             Phase::Ending => self.closing_since() + END_DEADLINE,
             Phase::Closing | Phase::Closed => self.closing_since() + CLOSE_DEADLINE,
             Phase::Running => match self.session.heartbeat_s() {
@@ -310,14 +342,23 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     fn check_time(&mut self) -> Option<String> {
         let now = Instant::now();
         match self.session.phase() {
-            Phase::Header | Phase::StartOk | Phase::TuneOk | Phase::Open if now >= self.opened + HANDSHAKE_DEADLINE => Some("handshake timed out".into()),
-            Phase::Ending => (now >= self.closing_since() + END_DEADLINE).then(|| "closed, but its queues did not answer in time".into()),
-            Phase::Closing | Phase::Closed => (now >= self.closing_since() + CLOSE_DEADLINE).then(|| "the client did not answer connection.close in time".into()),
+            Phase::Header | Phase::StartOk | Phase::TuneOk | Phase::Open
+                if now >= self.opened + HANDSHAKE_DEADLINE =>
+            {
+                Some("handshake timed out".into())
+            }
+            Phase::Ending => (now >= self.closing_since() + END_DEADLINE)
+                .then(|| "closed, but its queues did not answer in time".into()),
+            Phase::Closing | Phase::Closed => (now >= self.closing_since() + CLOSE_DEADLINE)
+                .then(|| "the client did not answer connection.close in time".into()),
             Phase::Running if self.session.heartbeat_s() > 0 => {
                 let interval = Duration::from_secs(self.session.heartbeat_s().into());
                 // A client that is not read from cannot be blamed for its silence.
                 if now >= self.last_read + 2 * interval && self.wants_input() {
-                    return Some(format!("missed heartbeats from client, timeout: {}s", self.session.heartbeat_s()));
+                    return Some(format!(
+                        "missed heartbeats from client, timeout: {}s",
+                        self.session.heartbeat_s()
+                    ));
                 }
                 if now >= self.last_write + interval / 2 {
                     if self.pending_output() == 0 {
@@ -336,12 +377,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     fn announce(&mut self) {
         let phase = self.session.phase();
-        if matches!(phase, Phase::Ending | Phase::Closing | Phase::Closed) && self.closing.is_none_or(|(known, _)| known != phase) {
+        if matches!(phase, Phase::Ending | Phase::Closing | Phase::Closed)
+            && self.closing.is_none_or(|(known, _)| known != phase)
+        {
             self.closing = Some((phase, Instant::now()));
         }
         if !self.announced && self.session.phase() == Phase::Running {
             self.announced = true;
-            tracing::info!(user = self.session.user(), vhost = self.session.vhost(), client = self.session.client(), "connection opened");
+            tracing::info!(
+                user = self.session.user(),
+                vhost = self.session.vhost(),
+                client = self.session.client(),
+                "connection opened"
+            );
         }
     }
 }

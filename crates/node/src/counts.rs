@@ -27,12 +27,21 @@ impl Node {
             replies.push(receiver);
             LaneMessage::Counts(ids.clone(), sender)
         });
-        join_all(replies).await.into_iter().flatten().flatten().collect()
+        join_all(replies)
+            .await
+            .into_iter()
+            .flatten()
+            .flatten()
+            .collect()
     }
 
     /// Counts of these queues from their owners, or of all from every node, as far as they answer before the deadline; a queue that nobody counts has no
     /// messages and consumers, or its owner did not answer: the second result names those nodes.
-    pub async fn queue_counts(self: &Arc<Self>, ids: Option<Vec<QueueId>>, deadline: Duration) -> (BTreeMap<QueueId, Counts>, Vec<NodeId>) {
+    pub async fn queue_counts(
+        self: &Arc<Self>,
+        ids: Option<Vec<QueueId>>,
+        deadline: Duration,
+    ) -> (BTreeMap<QueueId, Counts>, Vec<NodeId>) {
         let mut questions = {
             let table = self.metadata().table().read();
             questions(&table, &self.owners(&table), ids.as_deref())
@@ -40,21 +49,51 @@ impl Node {
         let own = questions.remove(&self.id());
         let here = async {
             match own {
-                Some(wanted) => self.counts_here(wanted.map(|ids| ids.into_iter().map(QueueId).collect())).await,
+                Some(wanted) => {
+                    self.counts_here(wanted.map(|ids| ids.into_iter().map(QueueId).collect()))
+                        .await
+                }
                 None => Vec::new(),
             }
         };
-        let asked = questions.values().zip(questions.keys()).map(|(wanted, &peer)| async move {
-            let head = Bytes::copy_from_slice(&rkyv::to_bytes::<rancor::Error>(wanted).ok()?);
-            let reply = self.transport()?.request(peer, Lane::Delivery, Frame { head, bulk: Bytes::new() }, deadline).await.ok()?;
-            rkyv::from_bytes::<Vec<Row>, rancor::Error>(&reply.bulk).ok()
-        });
+        let asked = questions
+            .values()
+            .zip(questions.keys())
+            .map(|(wanted, &peer)| async move {
+                let head = Bytes::copy_from_slice(&rkyv::to_bytes::<rancor::Error>(wanted).ok()?);
+                let reply = self
+                    .transport()?
+                    .request(
+                        peer,
+                        Lane::Delivery,
+                        Frame {
+                            head,
+                            bulk: Bytes::new(),
+                        },
+                        deadline,
+                    )
+                    .await
+                    .ok()?;
+                rkyv::from_bytes::<Vec<Row>, rancor::Error>(&reply.bulk).ok()
+            });
         let (here, there) = tokio::join!(here, join_all(asked));
         let mut all: BTreeMap<QueueId, Counts> = here.into_iter().collect();
         let mut silent = Vec::new();
         for (&peer, rows) in questions.keys().zip(there) {
             match rows {
-                Some(rows) => all.extend(rows.into_iter().map(|(id, ready, unacked, bytes, consumers)| (QueueId(id), Counts { ready, unacked, bytes, consumers }))),
+                Some(rows) => all.extend(rows.into_iter().map(
+                    |(id, ready, unacked, bytes, consumers)| {
+                        (
+                            QueueId(id),
+                            Counts {
+                                ready,
+                                unacked,
+                                bytes,
+                                consumers,
+                            },
+                        )
+                    },
+                )),
                 None => silent.push(peer),
             }
         }
@@ -63,14 +102,29 @@ impl Node {
 }
 
 /// Whom to ask for what: of named queues each owner for its own, so that nobody waits for a node that has none of them.
-fn questions(table: &Table, owners: &Owners, ids: Option<&[QueueId]>) -> BTreeMap<NodeId, Option<Vec<u64>>> {
+fn questions(
+    table: &Table,
+    owners: &Owners,
+    ids: Option<&[QueueId]>,
+) -> BTreeMap<NodeId, Option<Vec<u64>>> {
     let Some(ids) = ids else {
-        return table.nodes().filter(|n| n.up).map(|n| (n.id, None)).collect();
+        return table
+            .nodes()
+            .filter(|n| n.up)
+            .map(|n| (n.id, None))
+            .collect();
     };
     let mut questions: BTreeMap<NodeId, Option<Vec<u64>>> = BTreeMap::new();
     for &id in ids {
-        if let Some(owner) = table.queue_by_id(id).and_then(|queue| owners.of_place(queue.place)) {
-            questions.entry(owner).or_default().get_or_insert_default().push(id.0);
+        if let Some(owner) = table
+            .queue_by_id(id)
+            .and_then(|queue| owners.of_place(queue.place))
+        {
+            questions
+                .entry(owner)
+                .or_default()
+                .get_or_insert_default()
+                .push(id.0);
         }
     }
     questions
@@ -87,9 +141,17 @@ pub(crate) fn answer(node: &Arc<Node>, frame: Frame, reply: ReplyTo) {
     };
     let node = node.clone();
     tokio::spawn(async move {
-        let rows: Vec<Row> = node.counts_here(ids).await.into_iter().map(|(id, c)| (id.0, c.ready, c.unacked, c.bytes, c.consumers)).collect();
+        let rows: Vec<Row> = node
+            .counts_here(ids)
+            .await
+            .into_iter()
+            .map(|(id, c)| (id.0, c.ready, c.unacked, c.bytes, c.consumers))
+            .collect();
         if let Ok(bulk) = rkyv::to_bytes::<rancor::Error>(&rows) {
-            reply.send(Frame { head: Bytes::new(), bulk: Bytes::copy_from_slice(&bulk) });
+            reply.send(Frame {
+                head: Bytes::new(),
+                bulk: Bytes::copy_from_slice(&bulk),
+            });
         }
     });
 }
@@ -103,11 +165,22 @@ mod tests {
 
     fn up(node: u64) -> Command {
         let text = |what: &str| format!("{what}{node}");
-        Command::NodeUp(NodeUp { node: NodeId(node), name: text("n"), address: text("a"), amqp: text("q"), http: text("h"), incarnation: Incarnation(1) })
+        Command::NodeUp(NodeUp {
+            node: NodeId(node),
+            name: text("n"),
+            address: text("a"),
+            amqp: text("q"),
+            http: text("h"),
+            incarnation: Incarnation(1),
+        })
     }
 
     fn declare(name: &str, node: u64) -> Command {
-        let session = SessionId { node: NodeId(node), incarnation: Incarnation(1), number: 1 };
+        let session = SessionId {
+            node: NodeId(node),
+            incarnation: Incarnation(1),
+            number: 1,
+        };
         Command::DeclareQueue(DeclareQueue {
             vhost: "/".into(),
             name: name.into(),
@@ -124,17 +197,62 @@ mod tests {
     #[test]
     fn only_owners_are_asked() {
         let mut table = Table::new();
-        let commands = [Command::FoundCluster { cluster: 1, shards: 1 }, Command::PutVhost { name: "/".into() }, up(1), up(2), up(3), declare("a", 1), declare("b", 3), declare("c", 3)];
+        let commands = [
+            Command::FoundCluster {
+                cluster: 1,
+                shards: 1,
+            },
+            Command::PutVhost { name: "/".into() },
+            up(1),
+            up(2),
+            up(3),
+            declare("a", 1),
+            declare("b", 3),
+            declare("c", 3),
+        ];
         let outcomes = table.apply(1, &commands, &mut Applied::default());
-        let ids: Vec<QueueId> = outcomes.iter().filter_map(|o| if let Outcome::Queue { id, .. } = o { Some(*id) } else { None }).collect();
-        let [a, b, c] = ids[..] else { panic!("{outcomes:?}") };
+        let ids: Vec<QueueId> = outcomes
+            .iter()
+            .filter_map(|o| {
+                if let Outcome::Queue { id, .. } = o {
+                    Some(*id)
+                } else {
+                    None
+                }
+            })
+            .collect();
+        let [a, b, c] = ids[..] else {
+            panic!("{outcomes:?}")
+        };
         let owners = Owners::of(&table);
         let gone = QueueId(u64::MAX);
-        assert_eq!(questions(&table, &owners, Some(&[a, b, c, gone])), BTreeMap::from([(NodeId(1), Some(vec![a.0])), (NodeId(3), Some(vec![b.0, c.0]))]));
-        assert_eq!(questions(&table, &owners, Some(&[c])), BTreeMap::from([(NodeId(3), Some(vec![c.0]))]));
+        assert_eq!(
+            questions(&table, &owners, Some(&[a, b, c, gone])),
+            BTreeMap::from([
+                (NodeId(1), Some(vec![a.0])),
+                (NodeId(3), Some(vec![b.0, c.0]))
+            ])
+        );
+        assert_eq!(
+            questions(&table, &owners, Some(&[c])),
+            BTreeMap::from([(NodeId(3), Some(vec![c.0]))])
+        );
         assert!(questions(&table, &owners, Some(&[])).is_empty());
-        assert_eq!(questions(&table, &owners, None), [1, 2, 3].map(|n| (NodeId(n), None)).into());
-        table.apply(2, &[Command::NodeDown { node: NodeId(3), incarnation: Incarnation(1) }], &mut Applied::default());
-        assert_eq!(questions(&table, &Owners::of(&table), None), [1, 2].map(|n| (NodeId(n), None)).into());
+        assert_eq!(
+            questions(&table, &owners, None),
+            [1, 2, 3].map(|n| (NodeId(n), None)).into()
+        );
+        table.apply(
+            2,
+            &[Command::NodeDown {
+                node: NodeId(3),
+                incarnation: Incarnation(1),
+            }],
+            &mut Applied::default(),
+        );
+        assert_eq!(
+            questions(&table, &Owners::of(&table), None),
+            [1, 2].map(|n| (NodeId(n), None)).into()
+        );
     }
 }

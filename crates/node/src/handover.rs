@@ -27,11 +27,27 @@ pub(crate) fn start(node: Arc<Node>, queue: QueueRef, index: u64, contents: Vec<
         let mut rest = contents.into_iter().peekable();
         while rest.peek().is_some() {
             let (mut block, mut items) = (Vec::new(), Vec::new());
-            while let Some((record, redelivered)) = rest.next_if(|(record, _)| block.is_empty() || block.len() + record.len() <= PIECE) {
-                items.push(Adopted { offset: block.len() as u32, len: record.len() as u32, redelivered });
+            while let Some((record, redelivered)) =
+                rest.next_if(|(record, _)| block.is_empty() || block.len() + record.len() <= PIECE)
+            {
+                items.push(Adopted {
+                    offset: block.len() as u32,
+                    len: record.len() as u32,
+                    redelivered,
+                });
                 block.extend_from_slice(&record);
             }
-            deliver(&node, queue, Adoption { queue: queue.id, index, items, block: block.into() }).await;
+            deliver(
+                &node,
+                queue,
+                Adoption {
+                    queue: queue.id,
+                    index,
+                    items,
+                    block: block.into(),
+                },
+            )
+            .await;
         }
         drop(moving);
     });
@@ -39,7 +55,13 @@ pub(crate) fn start(node: Arc<Node>, queue: QueueRef, index: u64, contents: Vec<
 
 async fn deliver(node: &Arc<Node>, queue: QueueRef, mut adoption: Adoption) {
     loop {
-        if node.metadata().table().read().queue_by_id(queue.id).is_none() {
+        if node
+            .metadata()
+            .table()
+            .read()
+            .queue_by_id(queue.id)
+            .is_none()
+        {
             return;
         }
         let lane = lane_of(queue.id);
@@ -47,14 +69,23 @@ async fn deliver(node: &Arc<Node>, queue: QueueRef, mut adoption: Adoption) {
             Some(owner) if owner.node == node.id() => {
                 // It has come back meanwhile.
                 let (done, adopted) = oneshot::channel();
-                if node.send_here(lane, LaneMessage::Adopt(adoption.clone(), done)).is_err() || adopted.await == Ok(true) {
+                if node
+                    .send_here(lane, LaneMessage::Adopt(adoption.clone(), done))
+                    .is_err()
+                    || adopted.await == Ok(true)
+                {
                     return;
                 }
             }
             Some(owner) => {
-                let Ok(frame) = encode_to_owner(lane, &ToOwner::Adopt(adoption.clone())) else { return };
+                let Ok(frame) = encode_to_owner(lane, &ToOwner::Adopt(adoption.clone())) else {
+                    return;
+                };
                 if let Some(transport) = node.transport() {
-                    match transport.request(owner.node, Lane::Publish, frame, DEADLINE).await {
+                    match transport
+                        .request(owner.node, Lane::Publish, frame, DEADLINE)
+                        .await
+                    {
                         Ok(reply) if reply.head.first() == Some(&1) => return,
                         Ok(_) => {}
                         Err(error) => {
@@ -78,12 +109,18 @@ pub(crate) fn receive(node: &Arc<Node>, frame: Frame, reply: ReplyTo) {
         Err(error) => return tracing::warn!(%error, "a peer's hand-over was dropped"),
     };
     let (done, adopted) = oneshot::channel();
-    if node.send_here(lane, LaneMessage::Adopt(adoption, done)).is_err() {
+    if node
+        .send_here(lane, LaneMessage::Adopt(adoption, done))
+        .is_err()
+    {
         return;
     }
     tokio::spawn(async move {
         if let Ok(adopted) = adopted.await {
-            reply.send(Frame { head: Bytes::from_static(if adopted { &[1] } else { &[0] }), bulk: Bytes::new() });
+            reply.send(Frame {
+                head: Bytes::from_static(if adopted { &[1] } else { &[0] }),
+                bulk: Bytes::new(),
+            });
         }
     });
 }

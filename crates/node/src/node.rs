@@ -7,7 +7,9 @@ use crate::config::{Config, Settings};
 use crate::connection::Inbox;
 use crate::credentials::{hash_password, verify_password};
 use crate::owners::{Address, CurrentOwners, LANES, Owners, lane_of};
-use crate::wire::{ToOwner, ToSession, decode_to_owner, decode_to_session, encode_to_owner, encode_to_session};
+use crate::wire::{
+    ToOwner, ToSession, decode_to_owner, decode_to_session, encode_to_owner, encode_to_session,
+};
 use crate::worker::{COMMAND_DEADLINE, LaneMessage, Worker};
 use base64::Engine;
 use parking_lot::{Mutex, RwLock};
@@ -27,7 +29,9 @@ use warren_model::{Command, Incarnation, NodeId, QueueId, QueueRef, SessionId};
 use warren_routing::{Event, Table};
 use warren_session::Identity;
 use warren_storage::{Space, Storage, StorageError, Write};
-use warren_transport::{Frame, Handler, Hello, Lane, LinkId, Network, ReplyTo, StartError, Transport};
+use warren_transport::{
+    Frame, Handler, Hello, Lane, LinkId, Network, ReplyTo, StartError, Transport,
+};
 
 /// Version of RabbitMQ whose behaviour clients may count on.
 const COMPATIBLE_VERSION: &str = "4.3.0";
@@ -44,7 +48,9 @@ pub enum NodeError {
     #[error(transparent)]
     Storage(#[from] StorageError),
     /// What the data folder says of the node makes no sense.
-    #[error("the node's record {what} in its data folder is damaged; restore the folder, or wipe it and let the node join anew")]
+    #[error(
+        "the node's record {what} in its data folder is damaged; restore the folder, or wipe it and let the node join anew"
+    )]
     Identity {
         /// Which record.
         what: &'static str,
@@ -84,15 +90,29 @@ pub struct Node {
 impl Node {
     /// Starts a node. Links and consensus run on the calling runtime, which should have little else to do, so that heartbeats and leases are
     /// kept under load; queues run on `work`, as should [`Node::serve`].
-    pub async fn start(config: Config, storage: Arc<dyn Storage>, network: Arc<dyn Network>, work: Handle) -> Result<Arc<Self>, NodeError> {
+    pub async fn start(
+        config: Config,
+        storage: Arc<dyn Storage>,
+        network: Arc<dyn Network>,
+        work: Handle,
+    ) -> Result<Arc<Self>, NodeError> {
         let mut random = match config.seed {
             Some(seed) => StdRng::seed_from_u64(seed),
             None => StdRng::from_os_rng(),
         };
         let (id, incarnation) = identity(&*storage, &mut random)?;
-        let (lanes, inboxes): (Vec<_>, Vec<_>) = (0..LANES).map(|_| mpsc::unbounded_channel()).unzip();
-        let (raft_seed, quic_seed) = (random.next_u64(), config.seed.map(|_| random_bytes(&mut random)));
-        let first_commands = config.first_user.as_ref().map_or_else(Vec::new, |(name, password)| first_user(name, password, &mut random));
+        let (lanes, inboxes): (Vec<_>, Vec<_>) =
+            (0..LANES).map(|_| mpsc::unbounded_channel()).unzip();
+        let (raft_seed, quic_seed) = (
+            random.next_u64(),
+            config.seed.map(|_| random_bytes(&mut random)),
+        );
+        let first_commands = config
+            .first_user
+            .as_ref()
+            .map_or_else(Vec::new, |(name, password)| {
+                first_user(name, password, &mut random)
+            });
         let node = Arc::new(Self {
             id,
             incarnation: AtomicU64::new(incarnation.0),
@@ -113,7 +133,13 @@ impl Node {
             config,
         });
         let config = &node.config;
-        let mut group = warren_consensus::Config::new(id, incarnation, &config.name, &config.address, raft_seed);
+        let mut group = warren_consensus::Config::new(
+            id,
+            incarnation,
+            &config.name,
+            &config.address,
+            raft_seed,
+        );
         group.amqp = config.amqp.clone();
         group.http = config.http.clone();
         group.seeds = config.peers.clone();
@@ -132,8 +158,20 @@ impl Node {
         for inbox in inboxes {
             node.work.spawn(Worker::run(node.clone(), inbox));
         }
-        let hello = Hello { cluster, node: id, name: config.name.clone(), incarnation, address: config.address.clone(), version: LINK_VERSION };
-        let mut links = warren_transport::Config::new(config.bind, hello, config.tls.clone(), config.peers.clone());
+        let hello = Hello {
+            cluster,
+            node: id,
+            name: config.name.clone(),
+            incarnation,
+            address: config.address.clone(),
+            version: LINK_VERSION,
+        };
+        let mut links = warren_transport::Config::new(
+            config.bind,
+            hello,
+            config.tls.clone(),
+            config.peers.clone(),
+        );
         links.rng_seed = quic_seed;
         let transport = Transport::start(links, network, wiring).await?;
         let _ = node.transport.set(transport.clone());
@@ -143,14 +181,20 @@ impl Node {
     }
 
     /// Serves one client connection until it ends.
-    pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(self: Arc<Self>, stream: S, peer: std::net::SocketAddr) {
+    pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
+        self: Arc<Self>,
+        stream: S,
+        peer: std::net::SocketAddr,
+    ) {
         crate::connection::serve(self, stream, peer).await;
     }
 
     /// Stops in good order: clients are told, leadership is handed over, the storage is synced.
     pub async fn shutdown(&self) {
         self.stopping.store(true, Ordering::Release);
-        self.broadcast(|| Inbox::Close("broker forced connection closure with reason 'shutdown'".into()));
+        self.broadcast(|| {
+            Inbox::Close("broker forced connection closure with reason 'shutdown'".into())
+        });
         let until = tokio::time::Instant::now() + SHUTDOWN_DEADLINE;
         while !self.sessions.read().is_empty() && tokio::time::Instant::now() < until {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -230,30 +274,58 @@ impl Node {
 
     /// The session that stands for the node itself in commands.
     pub fn own_session(&self) -> SessionId {
-        SessionId { node: self.id, incarnation: self.incarnation(), number: 0 }
+        SessionId {
+            node: self.id,
+            incarnation: self.incarnation(),
+            number: 0,
+        }
     }
 
     /// A name of 22 characters that nobody else makes.
     pub fn unique_name(&self) -> String {
-        base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(random_bytes::<16>(&mut self.random.lock()))
+        base64::engine::general_purpose::URL_SAFE_NO_PAD
+            .encode(random_bytes::<16>(&mut self.random.lock()))
     }
 
     /// A record of a user with this password, for [`Command::PutUser`].
     pub fn new_user(&self, name: &str, password: &str, tags: Vec<String>) -> User {
         let hashing = PasswordHashing::SaltedSha256;
-        let password_hash = if password.is_empty() { Vec::new() } else { hash_password(hashing, random_bytes(&mut self.random.lock()), password.as_bytes()) };
-        User { name: name.to_owned(), password_hash, hashing, tags }
+        let password_hash = if password.is_empty() {
+            Vec::new()
+        } else {
+            hash_password(
+                hashing,
+                random_bytes(&mut self.random.lock()),
+                password.as_bytes(),
+            )
+        };
+        User {
+            name: name.to_owned(),
+            password_hash,
+            hashing,
+            tags,
+        }
     }
 
     /// Checks a login. The error says why not, for the log.
     pub fn authenticate(&self, user: &[u8], password: &[u8], peer: IpAddr) -> Result<(), String> {
-        let name = std::str::from_utf8(user).map_err(|_| "the user name is not UTF-8".to_owned())?;
+        let name =
+            std::str::from_utf8(user).map_err(|_| "the user name is not UTF-8".to_owned())?;
         let table = self.metadata().table().read();
-        let Some(record) = table.user(name) else { return Err(format!("there is no user '{name}'")) };
+        let Some(record) = table.user(name) else {
+            return Err(format!("there is no user '{name}'"));
+        };
         if !verify_password(record, password) {
             return Err(format!("wrong password for user '{name}'"));
         }
-        if !peer.to_canonical().is_loopback() && self.config.settings.loopback_users.iter().any(|u| u == name) {
+        if !peer.to_canonical().is_loopback()
+            && self
+                .config
+                .settings
+                .loopback_users
+                .iter()
+                .any(|u| u == name)
+        {
             return Err(format!("user '{name}' can only connect via localhost"));
         }
         Ok(())
@@ -299,7 +371,11 @@ impl Node {
             // It has just been opened: its task will find this first.
             let _ = inbox.send(Inbox::Close("the node is shutting down".into()));
         }
-        SessionId { node: self.id, incarnation: self.incarnation(), number }
+        SessionId {
+            node: self.id,
+            incarnation: self.incarnation(),
+            number,
+        }
     }
 
     pub(crate) fn forget_session(&self, session: SessionId) {
@@ -308,8 +384,14 @@ impl Node {
 
     /// Deletes a session's exclusive queues, however long that takes; if this node dies before, its incarnation's end does it.
     /// `proposals` is shared with the session's proposals that are still under way: what they declare must go, too.
-    pub(crate) fn delete_exclusive(self: Arc<Self>, session: SessionId, proposals: Arc<()>) -> tokio::task::JoinHandle<()> {
-        let proposed = self.metadata().propose(Command::SessionClosed { session }, COMMAND_DEADLINE);
+    pub(crate) fn delete_exclusive(
+        self: Arc<Self>,
+        session: SessionId,
+        proposals: Arc<()>,
+    ) -> tokio::task::JoinHandle<()> {
+        let proposed = self
+            .metadata()
+            .propose(Command::SessionClosed { session }, COMMAND_DEADLINE);
         self.work.clone().spawn(async move {
             let mut result = proposed.await;
             loop {
@@ -329,7 +411,11 @@ impl Node {
     }
 
     /// Sends a message to a lane, here or on another node. Fails at once if that node is not linked.
-    pub(crate) fn send_to_lane(&self, address: Address, message: ToOwner) -> Result<(), Unreachable> {
+    pub(crate) fn send_to_lane(
+        &self,
+        address: Address,
+        message: ToOwner,
+    ) -> Result<(), Unreachable> {
         if address.node == self.id {
             return self.send_here(address.lane, LaneMessage::Owner(message));
         }
@@ -337,11 +423,19 @@ impl Node {
             tracing::error!(%error, "a message to a queue's owner could not be encoded");
             Unreachable
         })?;
-        self.transport.get().ok_or(Unreachable)?.send(address.node, Lane::Publish, frame).map_err(|_| Unreachable)
+        self.transport
+            .get()
+            .ok_or(Unreachable)?
+            .send(address.node, Lane::Publish, frame)
+            .map_err(|_| Unreachable)
     }
 
     pub(crate) fn send_here(&self, lane: u8, message: LaneMessage) -> Result<(), Unreachable> {
-        self.lanes.get(usize::from(lane)).ok_or(Unreachable)?.send(message).map_err(|_| Unreachable)
+        self.lanes
+            .get(usize::from(lane))
+            .ok_or(Unreachable)?
+            .send(message)
+            .map_err(|_| Unreachable)
     }
 
     /// Sends a lane's events to a session, here or on another node. A session that is gone has told the lane so, or its node has.
@@ -358,7 +452,9 @@ impl Node {
                     let _ = transport.send(session.node, Lane::Delivery, frame);
                 }
             }
-            Err(error) => tracing::error!(%error, %session, "events for a session could not be encoded"),
+            Err(error) => {
+                tracing::error!(%error, %session, "events for a session could not be encoded")
+            }
         }
     }
 
@@ -380,15 +476,26 @@ impl Node {
     /// A queue's size has changed: keeps the account, and raises or ends the alarm.
     pub(crate) fn account(&self, before: u64, after: u64) {
         let total = if after >= before {
-            self.queued_bytes.fetch_add(after - before, Ordering::Relaxed) + (after - before)
+            self.queued_bytes
+                .fetch_add(after - before, Ordering::Relaxed)
+                + (after - before)
         } else {
-            self.queued_bytes.fetch_sub(before - after, Ordering::Relaxed) - (before - after)
+            self.queued_bytes
+                .fetch_sub(before - after, Ordering::Relaxed)
+                - (before - after)
         };
         let limit = self.config.settings.memory_limit_bytes;
         if total > limit && !self.alarm.swap(true, Ordering::Relaxed) {
-            tracing::warn!(bytes = total, limit, "memory alarm: publishers are blocked until consumers have taken messages");
+            tracing::warn!(
+                bytes = total,
+                limit,
+                "memory alarm: publishers are blocked until consumers have taken messages"
+            );
             self.broadcast(|| Inbox::Alarm(Some("low on memory".into())));
-        } else if (total as f64) < limit as f64 * ALARM_CLEAR && self.alarm() && self.alarm.swap(false, Ordering::Relaxed) {
+        } else if (total as f64) < limit as f64 * ALARM_CLEAR
+            && self.alarm()
+            && self.alarm.swap(false, Ordering::Relaxed)
+        {
             tracing::info!(bytes = total, limit, "memory alarm has ended");
             self.broadcast(|| Inbox::Alarm(None));
         }
@@ -406,17 +513,30 @@ impl Node {
     }
 
     fn members_changed(self: &Arc<Self>) {
-        let nodes: Vec<_> = self.metadata().table().read().nodes().map(|n| (n.id, n.incarnation, n.up)).collect();
+        let nodes: Vec<_> = self
+            .metadata()
+            .table()
+            .read()
+            .nodes()
+            .map(|n| (n.id, n.incarnation, n.up))
+            .collect();
         for (node, incarnation, up) in nodes {
             if node != self.id {
                 // Of a node that is up, all sessions of earlier incarnations are gone; of one that is down, this one's, too.
-                let ended = Incarnation(if up { incarnation.0.saturating_sub(1) } else { incarnation.0 });
+                let ended = Incarnation(if up {
+                    incarnation.0.saturating_sub(1)
+                } else {
+                    incarnation.0
+                });
                 self.to_all_lanes(|| LaneMessage::PeerGone(node, Some(ended)));
             }
         }
         self.to_all_lanes(|| LaneMessage::OwnersChanged);
         self.broadcast(|| Inbox::MembersChanged);
-        if self.metadata().is_marked_down() && !self.stopping.load(Ordering::Acquire) && !self.resetting.swap(true, Ordering::AcqRel) {
+        if self.metadata().is_marked_down()
+            && !self.stopping.load(Ordering::Acquire)
+            && !self.resetting.swap(true, Ordering::AcqRel)
+        {
             self.work.clone().spawn(self.clone().reset());
         }
     }
@@ -436,7 +556,9 @@ impl Node {
                 self.incarnation.store(next.0, Ordering::Release);
                 self.metadata().renew_incarnation(next);
             }
-            Err(error) => tracing::error!(%error, "the new incarnation cannot be stored: the node stays down; mend its disk and restart it"),
+            Err(error) => {
+                tracing::error!(%error, "the new incarnation cannot be stored: the node stays down; mend its disk and restart it")
+            }
         }
         self.resetting.store(false, Ordering::Release);
     }
@@ -461,7 +583,9 @@ impl Hooks for Wiring {
         for event in events {
             match event {
                 Event::QueueDeleted { id, .. } => deleted[usize::from(lane_of(*id))].push(*id),
-                Event::VhostDeleted { name } => node.broadcast(|| Inbox::VhostDeleted(name.clone())),
+                Event::VhostDeleted { name } => {
+                    node.broadcast(|| Inbox::VhostDeleted(name.clone()))
+                }
                 Event::MembersChanged { .. } | Event::ShardMoved { .. } => members = true,
                 // What a session remembers of its user is asked anew at each use.
                 Event::QueueCreated { .. } | Event::UserChanged { .. } => {}
@@ -488,7 +612,12 @@ impl Hooks for Wiring {
 
 impl Handler for Wiring {
     fn admit(&self, peer: &Hello) -> Result<(), String> {
-        match self.0.upgrade().as_ref().and_then(|n| n.metadata.get().cloned()) {
+        match self
+            .0
+            .upgrade()
+            .as_ref()
+            .and_then(|n| n.metadata.get().cloned())
+        {
             Some(metadata) => metadata.admit(peer),
             None => Err("the node is stopping".into()),
         }
@@ -544,19 +673,32 @@ impl Handler for Wiring {
 }
 
 /// The node's identity, made at its first start, and the incarnation of this start.
-fn identity(storage: &dyn Storage, random: &mut StdRng) -> Result<(NodeId, Incarnation), NodeError> {
+fn identity(
+    storage: &dyn Storage,
+    random: &mut StdRng,
+) -> Result<(NodeId, Incarnation), NodeError> {
     let state = storage.state();
     let number = |what: &'static str| -> Result<Option<u64>, NodeError> {
         match state.get(Space::Node, what.as_bytes())? {
             None => Ok(None),
-            Some(bytes) => bytes.as_ref().try_into().map(|b| Some(u64::from_be_bytes(b))).map_err(|_| NodeError::Identity { what }),
+            Some(bytes) => bytes
+                .as_ref()
+                .try_into()
+                .map(|b| Some(u64::from_be_bytes(b)))
+                .map_err(|_| NodeError::Identity { what }),
         }
     };
     let id = match number("identity")? {
         Some(id) => NodeId(id),
         None => {
             let id = random.next_u64().max(1);
-            state.write(Space::Node, vec![Write::Put("identity".into(), id.to_be_bytes().to_vec().into())])?;
+            state.write(
+                Space::Node,
+                vec![Write::Put(
+                    "identity".into(),
+                    id.to_be_bytes().to_vec().into(),
+                )],
+            )?;
             NodeId(id)
         }
     };
@@ -567,7 +709,13 @@ fn identity(storage: &dyn Storage, random: &mut StdRng) -> Result<(NodeId, Incar
 
 fn store_incarnation(storage: &dyn Storage, incarnation: Incarnation) -> Result<(), StorageError> {
     let state = storage.state();
-    state.write(Space::Node, vec![Write::Put("incarnation".into(), incarnation.0.to_be_bytes().to_vec().into())])?;
+    state.write(
+        Space::Node,
+        vec![Write::Put(
+            "incarnation".into(),
+            incarnation.0.to_be_bytes().to_vec().into(),
+        )],
+    )?;
     state.sync()
 }
 
@@ -582,7 +730,18 @@ fn first_user(name: &str, password: &str, random: &mut StdRng) -> Vec<Command> {
     let password_hash = hash_password(hashing, random_bytes(random), password.as_bytes());
     let all = || ".*".to_owned();
     vec![
-        Command::PutUser(User { name: name.to_owned(), password_hash, hashing, tags: vec!["administrator".into()] }),
-        Command::SetPermission(Permission { user: name.to_owned(), vhost: "/".into(), configure: all(), write: all(), read: all() }),
+        Command::PutUser(User {
+            name: name.to_owned(),
+            password_hash,
+            hashing,
+            tags: vec!["administrator".into()],
+        }),
+        Command::SetPermission(Permission {
+            user: name.to_owned(),
+            vhost: "/".into(),
+            configure: all(),
+            write: all(),
+            read: all(),
+        }),
     ]
 }

@@ -16,7 +16,11 @@ pub(crate) struct Outbox {
 impl Outbox {
     #[inline]
     pub(crate) fn events(&mut self, session: SessionId) -> &mut Vec<ToSession> {
-        if self.current.as_ref().is_none_or(|(current, _)| *current != session) {
+        if self
+            .current
+            .as_ref()
+            .is_none_or(|(current, _)| *current != session)
+        {
             if let Some((id, events)) = self.current.take() {
                 self.sessions.insert(id, events);
             }
@@ -59,22 +63,42 @@ impl Sink for Outbox {
     }
 
     fn ask(&mut self, to: ConsumerId) {
-        self.push(to.session, ToSession::AskLeave { consumer: to.number });
+        self.push(
+            to.session,
+            ToSession::AskLeave {
+                consumer: to.number,
+            },
+        );
     }
 
     fn give_back(&mut self, to: ConsumerId, unused: u32) {
-        self.push(to.session, ToSession::GiveBack { consumer: to.number, unused });
+        self.push(
+            to.session,
+            ToSession::GiveBack {
+                consumer: to.number,
+                unused,
+            },
+        );
     }
 
     fn cancelled(&mut self, to: ConsumerId) {
-        self.push(to.session, ToSession::Cancelled { consumer: to.number });
+        self.push(
+            to.session,
+            ToSession::Cancelled {
+                consumer: to.number,
+            },
+        );
     }
 }
 
 #[inline]
 fn push_delivery(deliveries: &mut Deliveries, consumer: u32, delivery: &Delivery<'_>) {
     // One reference to a block for a run of messages from it, not one a message.
-    if deliveries.blocks.last().is_none_or(|b| b.as_ptr() != delivery.block.as_ptr() || b.len() != delivery.block.len()) {
+    if deliveries
+        .blocks
+        .last()
+        .is_none_or(|b| b.as_ptr() != delivery.block.as_ptr() || b.len() != delivery.block.len())
+    {
         deliveries.blocks.push(delivery.block.clone());
     }
     let block = deliveries.blocks.len() as u32 - 1;

@@ -33,13 +33,33 @@ pub(crate) struct Owners {
 
 impl Owners {
     pub(crate) fn of(table: &Table) -> Self {
-        let ring = Ring::new(table.nodes().map(|n| Member { node: n.id, name: &n.name, up: n.up }));
+        let ring = Ring::new(table.nodes().map(|n| Member {
+            node: n.id,
+            name: &n.name,
+            up: n.up,
+        }));
         let shards = table.cluster().map_or(0, |(_, shards)| shards);
-        let up: Vec<_> = table.nodes().filter(|n| n.up).map(|n| (n.id, n.incarnation)).collect();
+        let up: Vec<_> = table
+            .nodes()
+            .filter(|n| n.up)
+            .map(|n| (n.id, n.incarnation))
+            .collect();
         // A shard that was given to a node stays there while it is up.
-        let given = |shard| table.shard_override(shard).filter(|node| up.iter().any(|(n, _)| n == node));
-        let by_shard = (0..shards).map(ShardId).map(|shard| given(shard).or_else(|| ring.owner(shard))).collect();
-        Self { epoch: table.epoch(), ring, by_shard, up }
+        let given = |shard| {
+            table
+                .shard_override(shard)
+                .filter(|node| up.iter().any(|(n, _)| n == node))
+        };
+        let by_shard = (0..shards)
+            .map(ShardId)
+            .map(|shard| given(shard).or_else(|| ring.owner(shard)))
+            .collect();
+        Self {
+            epoch: table.epoch(),
+            ring,
+            by_shard,
+            up,
+        }
     }
 
     pub(crate) fn shards(&self) -> u16 {
@@ -58,12 +78,17 @@ impl Owners {
     pub(crate) fn of_place(&self, place: Place) -> Option<NodeId> {
         match place {
             Place::Shard(shard) => self.of_shard(shard),
-            Place::Node(node, incarnation) => (self.incarnation(node) == Some(incarnation)).then_some(node),
+            Place::Node(node, incarnation) => {
+                (self.incarnation(node) == Some(incarnation)).then_some(node)
+            }
         }
     }
 
     pub(crate) fn address(&self, queue: QueueRef) -> Option<Address> {
-        Some(Address { node: self.of_place(queue.place)?, lane: lane_of(queue.id) })
+        Some(Address {
+            node: self.of_place(queue.place)?,
+            lane: lane_of(queue.id),
+        })
     }
 }
 

@@ -33,7 +33,15 @@ struct Compiled {
 
 impl Permissions {
     /// Refuses (403) what the user may not do.
-    pub(crate) fn check(&self, table: &Table, user: &str, vhost: &str, access: Access, kind: &str, name: &str) -> Result<(), Refusal> {
+    pub(crate) fn check(
+        &self,
+        table: &Table,
+        user: &str,
+        vhost: &str,
+        access: Access,
+        kind: &str,
+        name: &str,
+    ) -> Result<(), Refusal> {
         let allowed = table.permission(user, vhost).is_some_and(|permission| {
             let text = match access {
                 Access::Configure => &permission.configure,
@@ -45,7 +53,9 @@ impl Permissions {
         if allowed {
             return Ok(());
         }
-        Err(Refusal::access_refused(format!("access to {kind} '{name}' in vhost '{vhost}' refused for user '{user}'")))
+        Err(Refusal::access_refused(format!(
+            "access to {kind} '{name}' in vhost '{vhost}' refused for user '{user}'"
+        )))
     }
 
     fn matches(&self, access: Access, text: &str, name: &str) -> bool {
@@ -59,9 +69,14 @@ impl Permissions {
         let slot = &mut patterns[access as usize];
         if slot.as_ref().is_none_or(|known| known.text != text) {
             let regex = Regex::new(text).inspect_err(|error| tracing::warn!(pattern = text, %error, "a permission pattern cannot be used: it allows nothing")).ok();
-            *slot = Some(Compiled { text: text.to_owned(), regex });
+            *slot = Some(Compiled {
+                text: text.to_owned(),
+                regex,
+            });
         }
-        slot.as_ref().and_then(|compiled| compiled.regex.as_ref()).is_some_and(|regex| regex.is_match(name))
+        slot.as_ref()
+            .and_then(|compiled| compiled.regex.as_ref())
+            .is_some_and(|regex| regex.is_match(name))
     }
 }
 
@@ -77,7 +92,13 @@ mod tests {
         assert!(!p.matches(Access::Read, "^$", "q"));
         assert!(p.matches(Access::Read, "^q-", "q-1"));
         assert!(!p.matches(Access::Read, "^q-", "x-q-1"));
-        assert!(p.matches(Access::Write, "q", "x-q-1"), "not anchored unless it says so");
-        assert!(!p.matches(Access::Read, "(", "("), "an unusable pattern allows nothing");
+        assert!(
+            p.matches(Access::Write, "q", "x-q-1"),
+            "not anchored unless it says so"
+        );
+        assert!(
+            !p.matches(Access::Read, "(", "("),
+            "an unusable pattern allows nothing"
+        );
     }
 }

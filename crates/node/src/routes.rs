@@ -65,9 +65,15 @@ impl RouteCache {
         }
         let hash = self.hasher.hash_one((exchange, key));
         self.last = self.routes.len();
-        self.routes.push(Remembered { exchange: exchange.into(), key: key.into(), hops: hops.into() });
+        self.routes.push(Remembered {
+            exchange: exchange.into(),
+            key: key.into(),
+            hops: hops.into(),
+        });
         let (routes, hasher) = (&self.routes, &self.hasher);
-        self.index.insert_unique(hash, self.last as u32, |&i| hasher.hash_one((&*routes[i as usize].exchange, &*routes[i as usize].key)));
+        self.index.insert_unique(hash, self.last as u32, |&i| {
+            hasher.hash_one((&*routes[i as usize].exchange, &*routes[i as usize].key))
+        });
     }
 
     fn forget(&mut self, version: u64) {
@@ -85,7 +91,10 @@ mod tests {
     #[test]
     fn routes_are_found_until_the_table_changes() {
         let mut cache = RouteCache::default();
-        let hop = |n| Hop { queue: QueueId(n), outgoing: Some(0) };
+        let hop = |n| Hop {
+            queue: QueueId(n),
+            outgoing: Some(0),
+        };
         for n in 0..1000u64 {
             assert_eq!(cache.find(1, b"x", &n.to_le_bytes()), None);
             cache.remember(1, b"x", &n.to_le_bytes(), &[hop(n)]);

@@ -37,7 +37,8 @@ impl Ownership {
     /// chooses; none while no node is up that could take it.
     pub fn place_of_new(&self, vhost: &str, name: &str, durable: bool) -> Option<Place> {
         if durable {
-            return (self.0.shards() > 0).then(|| Place::Shard(shard_of(vhost, name, self.0.shards())));
+            return (self.0.shards() > 0)
+                .then(|| Place::Shard(shard_of(vhost, name, self.0.shards())));
         }
         let node = self.0.ring.place(vhost, name)?;
         Some(Place::Node(node, self.0.incarnation(node)?))

@@ -103,12 +103,24 @@ pub(crate) struct Question {
 #[derive(Archive, Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Ask {
     Count,
-    Consume { consumer: u32, subscription: Subscription, tag: Vec<u8> },
-    Cancel { consumer: u32 },
-    Get { consumer: u32, no_ack: bool },
+    Consume {
+        consumer: u32,
+        subscription: Subscription,
+        tag: Vec<u8>,
+    },
+    Cancel {
+        consumer: u32,
+    },
+    Get {
+        consumer: u32,
+        no_ack: bool,
+    },
     Purge,
     /// Before a deletion: checks the conditions and seals the queue, so that nothing slips in before the command is applied.
-    Seal { if_unused: bool, if_empty: bool },
+    Seal {
+        if_unused: bool,
+        if_empty: bool,
+    },
     /// The deletion did not happen.
     Unseal,
     /// Answered when all that the session sent before is dealt with, and the deletions that it led to are done. Of no queue.
@@ -120,12 +132,25 @@ pub(crate) enum Ask {
 pub(crate) enum ToSession {
     Deliveries(Deliveries),
     /// A batch is dealt with; the numbered items were refused.
-    Published { number: u64, refused: Vec<u32> },
-    Answer { id: u64, answer: Answer },
+    Published {
+        number: u64,
+        refused: Vec<u32>,
+    },
+    Answer {
+        id: u64,
+        answer: Answer,
+    },
     /// A consumer that needs leave has messages.
-    AskLeave { consumer: u32 },
-    GiveBack { consumer: u32, unused: u32 },
-    Cancelled { consumer: u32 },
+    AskLeave {
+        consumer: u32,
+    },
+    GiveBack {
+        consumer: u32,
+        unused: u32,
+    },
+    Cancelled {
+        consumer: u32,
+    },
 }
 
 #[derive(Archive, Serialize, Deserialize, Clone, Default, Debug)]
@@ -149,11 +174,20 @@ pub(crate) struct DeliveryItem {
 #[derive(Archive, Serialize, Deserialize, Clone, Debug)]
 pub(crate) enum Answer {
     Done,
-    Counts { messages: u64, consumers: u32 },
+    Counts {
+        messages: u64,
+        consumers: u32,
+    },
     Counted(u64),
     Empty,
-    Got { remaining: u64, deliveries: Deliveries },
-    Refused { code: u16, text: String },
+    Got {
+        remaining: u64,
+        deliveries: Deliveries,
+    },
+    Refused {
+        code: u16,
+        text: String,
+    },
     /// The queue is not with this node (any more): resolve its owner anew.
     NotHere,
 }
@@ -184,46 +218,82 @@ pub(crate) fn encode_to_owner(lane: u8, message: &ToOwner) -> Result<Frame, Malf
     let bulk = match message {
         ToOwner::Publish(batch) => batch.block.clone(),
         ToOwner::Adopt(adoption) => adoption.block.clone(),
-        ToOwner::Settle(_) | ToOwner::Consumer(_) | ToOwner::Ask(_) | ToOwner::SessionGone(_) => Bytes::new(),
+        ToOwner::Settle(_) | ToOwner::Consumer(_) | ToOwner::Ask(_) | ToOwner::SessionGone(_) => {
+            Bytes::new()
+        }
     };
-    Ok(Frame { head: head.into(), bulk })
+    Ok(Frame {
+        head: head.into(),
+        bulk,
+    })
 }
 
 pub(crate) fn decode_to_owner(frame: Frame) -> Result<(u8, ToOwner), Malformed> {
-    let (&lane, head) = frame.head.split_first().ok_or_else(|| Malformed("empty head".into()))?;
+    let (&lane, head) = frame
+        .head
+        .split_first()
+        .ok_or_else(|| Malformed("empty head".into()))?;
     let mut message = rkyv::from_bytes::<ToOwner, rancor::Error>(head)?;
     if let ToOwner::Publish(batch) = &mut message {
         batch.block = frame.bulk.clone();
-        if let Some(bad) = batch.items.iter().find(|i| i.offset as usize + i.len as usize > batch.block.len()) {
-            return Err(Malformed(format!("item {bad:?} lies outside of its block of {} bytes", batch.block.len())));
+        if let Some(bad) = batch
+            .items
+            .iter()
+            .find(|i| i.offset as usize + i.len as usize > batch.block.len())
+        {
+            return Err(Malformed(format!(
+                "item {bad:?} lies outside of its block of {} bytes",
+                batch.block.len()
+            )));
         }
     }
     if let ToOwner::Adopt(adoption) = &mut message {
         adoption.block = frame.bulk.clone();
-        if let Some(bad) = adoption.items.iter().find(|i| i.offset as usize + i.len as usize > adoption.block.len()) {
-            return Err(Malformed(format!("message {bad:?} lies outside of its block of {} bytes", adoption.block.len())));
+        if let Some(bad) = adoption
+            .items
+            .iter()
+            .find(|i| i.offset as usize + i.len as usize > adoption.block.len())
+        {
+            return Err(Malformed(format!(
+                "message {bad:?} lies outside of its block of {} bytes",
+                adoption.block.len()
+            )));
         }
     }
     Ok((lane, message))
 }
 
 /// Puts a turn's events for one session into a frame: the records that they refer to are laid side by side in its bulk.
-pub(crate) fn encode_to_session(session: SessionId, mut events: Vec<ToSession>) -> Result<Frame, Malformed> {
+pub(crate) fn encode_to_session(
+    session: SessionId,
+    mut events: Vec<ToSession>,
+) -> Result<Frame, Malformed> {
     let mut bulk = Vec::new();
     for event in &mut events {
         if let Some(deliveries) = deliveries_of(event) {
             for item in &mut deliveries.items {
-                let block = deliveries.blocks.get(item.block as usize).ok_or_else(|| Malformed("delivery without its block".into()))?;
+                let block = deliveries
+                    .blocks
+                    .get(item.block as usize)
+                    .ok_or_else(|| Malformed("delivery without its block".into()))?;
                 let start = item.offset as usize;
-                item.offset = u32::try_from(bulk.len()).map_err(|_| Malformed("more than 4 GiB of deliveries in one turn".into()))?;
+                item.offset = u32::try_from(bulk.len())
+                    .map_err(|_| Malformed("more than 4 GiB of deliveries in one turn".into()))?;
                 item.block = 0;
                 bulk.extend_from_slice(&block[start..start + item.len as usize]);
             }
         }
     }
-    let envelope = Envelope { incarnation: session.incarnation, session: session.number, events };
+    let envelope = Envelope {
+        incarnation: session.incarnation,
+        session: session.number,
+        events,
+    };
     let head = rkyv::to_bytes::<rancor::Error>(&envelope)?;
-    Ok(Frame { head: Bytes::copy_from_slice(&head), bulk: bulk.into() })
+    Ok(Frame {
+        head: Bytes::copy_from_slice(&head),
+        bulk: bulk.into(),
+    })
 }
 
 pub(crate) fn decode_to_session(frame: Frame) -> Result<Envelope, Malformed> {
@@ -231,8 +301,15 @@ pub(crate) fn decode_to_session(frame: Frame) -> Result<Envelope, Malformed> {
     for event in &mut envelope.events {
         if let Some(deliveries) = deliveries_of(event) {
             deliveries.blocks = vec![frame.bulk.clone()];
-            if let Some(bad) = deliveries.items.iter().find(|i| i.block != 0 || i.offset as usize + i.len as usize > frame.bulk.len()) {
-                return Err(Malformed(format!("delivery {bad:?} lies outside of its block of {} bytes", frame.bulk.len())));
+            if let Some(bad) = deliveries
+                .items
+                .iter()
+                .find(|i| i.block != 0 || i.offset as usize + i.len as usize > frame.bulk.len())
+            {
+                return Err(Malformed(format!(
+                    "delivery {bad:?} lies outside of its block of {} bytes",
+                    frame.bulk.len()
+                )));
             }
         }
     }
@@ -241,8 +318,16 @@ pub(crate) fn decode_to_session(frame: Frame) -> Result<Envelope, Malformed> {
 
 fn deliveries_of(event: &mut ToSession) -> Option<&mut Deliveries> {
     match event {
-        ToSession::Deliveries(deliveries) | ToSession::Answer { answer: Answer::Got { deliveries, .. }, .. } => Some(deliveries),
-        ToSession::Published { .. } | ToSession::Answer { .. } | ToSession::AskLeave { .. } | ToSession::GiveBack { .. } | ToSession::Cancelled { .. } => None,
+        ToSession::Deliveries(deliveries)
+        | ToSession::Answer {
+            answer: Answer::Got { deliveries, .. },
+            ..
+        } => Some(deliveries),
+        ToSession::Published { .. }
+        | ToSession::Answer { .. }
+        | ToSession::AskLeave { .. }
+        | ToSession::GiveBack { .. }
+        | ToSession::Cancelled { .. } => None,
     }
 }
 
@@ -252,33 +337,88 @@ mod tests {
     use warren_model::NodeId;
 
     fn session() -> SessionId {
-        SessionId { node: NodeId(7), incarnation: Incarnation(2), number: 9 }
+        SessionId {
+            node: NodeId(7),
+            incarnation: Incarnation(2),
+            number: 9,
+        }
     }
 
     #[test]
     fn batches_cross_with_their_block_and_items_outside_of_it_are_refused() {
-        let batch = Batch { session: session(), number: 3, items: vec![Item { queue: QueueId(1), offset: 1, len: 4 }], block: Bytes::from_static(b"hello") };
+        let batch = Batch {
+            session: session(),
+            number: 3,
+            items: vec![Item {
+                queue: QueueId(1),
+                offset: 1,
+                len: 4,
+            }],
+            block: Bytes::from_static(b"hello"),
+        };
         let frame = encode_to_owner(2, &ToOwner::Publish(batch)).unwrap();
-        let (lane, ToOwner::Publish(back)) = decode_to_owner(frame.clone()).unwrap() else { panic!() };
-        assert_eq!((lane, back.number, &back.block[..], back.items[0].len), (2, 3, &b"hello"[..], 4));
-        let short = Frame { bulk: frame.bulk.slice(..4), ..frame.clone() };
+        let (lane, ToOwner::Publish(back)) = decode_to_owner(frame.clone()).unwrap() else {
+            panic!()
+        };
+        assert_eq!(
+            (lane, back.number, &back.block[..], back.items[0].len),
+            (2, 3, &b"hello"[..], 4)
+        );
+        let short = Frame {
+            bulk: frame.bulk.slice(..4),
+            ..frame.clone()
+        };
         assert!(decode_to_owner(short).is_err());
         for end in 0..frame.head.len() {
-            let _ = decode_to_owner(Frame { head: frame.head.slice(..end), bulk: frame.bulk.clone() });
+            let _ = decode_to_owner(Frame {
+                head: frame.head.slice(..end),
+                bulk: frame.bulk.clone(),
+            });
         }
     }
 
     #[test]
     fn deliveries_cross_with_their_records_alone() {
-        let blocks = vec![Bytes::from_static(b"0123456789"), Bytes::from_static(b"abcdef")];
-        let item = |block, offset, len| DeliveryItem { position: 5, consumer: 1, block, offset, len, redelivered: true };
-        let deliveries = Deliveries { items: vec![item(1, 2, 3), item(0, 7, 2)], blocks };
-        let frame = encode_to_session(session(), vec![ToSession::Deliveries(deliveries), ToSession::Cancelled { consumer: 4 }]).unwrap();
+        let blocks = vec![
+            Bytes::from_static(b"0123456789"),
+            Bytes::from_static(b"abcdef"),
+        ];
+        let item = |block, offset, len| DeliveryItem {
+            position: 5,
+            consumer: 1,
+            block,
+            offset,
+            len,
+            redelivered: true,
+        };
+        let deliveries = Deliveries {
+            items: vec![item(1, 2, 3), item(0, 7, 2)],
+            blocks,
+        };
+        let frame = encode_to_session(
+            session(),
+            vec![
+                ToSession::Deliveries(deliveries),
+                ToSession::Cancelled { consumer: 4 },
+            ],
+        )
+        .unwrap();
         assert_eq!(&frame.bulk[..], b"cde78");
         let envelope = decode_to_session(frame).unwrap();
-        assert_eq!((envelope.session, envelope.incarnation), (9, Incarnation(2)));
-        let ToSession::Deliveries(d) = &envelope.events[0] else { panic!() };
-        let record = |i: usize| &d.blocks[d.items[i].block as usize][d.items[i].offset as usize..][..d.items[i].len as usize];
-        assert_eq!((record(0), record(1), d.items[0].redelivered), (&b"cde"[..], &b"78"[..], true));
+        assert_eq!(
+            (envelope.session, envelope.incarnation),
+            (9, Incarnation(2))
+        );
+        let ToSession::Deliveries(d) = &envelope.events[0] else {
+            panic!()
+        };
+        let record = |i: usize| {
+            &d.blocks[d.items[i].block as usize][d.items[i].offset as usize..]
+                [..d.items[i].len as usize]
+        };
+        assert_eq!(
+            (record(0), record(1), d.items[0].redelivered),
+            (&b"cde"[..], &b"78"[..], true)
+        );
     }
 }

@@ -7,14 +7,18 @@
 
 use crate::node::Node;
 use crate::outbox::{GetSink, Outbox};
-use crate::wire::{Adoption, Answer, Ask, Batch, Call, ConsumerCall, Question, Settlements, ToOwner, ToSession};
+use crate::wire::{
+    Adoption, Answer, Ask, Batch, Call, ConsumerCall, Question, Settlements, ToOwner, ToSession,
+};
 use hashbrown::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
-use warren_model::{Command, ConsumerId, Credit, Incarnation, NodeId, QueueId, QueueRef, SessionId};
+use warren_model::{
+    Command, ConsumerId, Credit, Incarnation, NodeId, QueueId, QueueRef, SessionId,
+};
 use warren_queue::{Counts, Queue};
 
 /// Messages taken a turn: enough to batch, few enough that a session waits less than a millisecond for its turn's outcome.
@@ -41,7 +45,10 @@ pub(crate) enum LaneMessage {
     /// This node was counted out: nothing that it holds is valid any more.
     Reset,
     /// Numbers of these queues; all that are here if none are named.
-    Counts(Option<Vec<QueueId>>, oneshot::Sender<Vec<(QueueId, Counts)>>),
+    Counts(
+        Option<Vec<QueueId>>,
+        oneshot::Sender<Vec<(QueueId, Counts)>>,
+    ),
 }
 
 struct Local {
@@ -75,7 +82,14 @@ pub(crate) struct Worker {
 
 impl Worker {
     pub(crate) async fn run(node: Arc<Node>, mut inbox: mpsc::UnboundedReceiver<LaneMessage>) {
-        let mut worker = Self { node, queues: HashMap::new(), sessions: BTreeMap::new(), outbox: Outbox::default(), touched: Vec::new(), deletions: BTreeMap::new() };
+        let mut worker = Self {
+            node,
+            queues: HashMap::new(),
+            sessions: BTreeMap::new(),
+            outbox: Outbox::default(),
+            touched: Vec::new(),
+            deletions: BTreeMap::new(),
+        };
         let mut turn = Vec::with_capacity(TURN_MAX);
         while inbox.recv_many(&mut turn, TURN_MAX).await > 0 {
             for message in turn.drain(..) {
@@ -90,22 +104,38 @@ impl Worker {
             LaneMessage::Owner(ToOwner::Publish(batch)) => self.publish(batch).await,
             LaneMessage::Owner(ToOwner::Settle(settlements)) => self.settle(&settlements),
             LaneMessage::Owner(ToOwner::Consumer(call)) => self.consumer_call(&call),
-            LaneMessage::Owner(ToOwner::Ask(Question { session, id, ask: Ask::Fence, .. })) => self.fence(session, id),
+            LaneMessage::Owner(ToOwner::Ask(Question {
+                session,
+                id,
+                ask: Ask::Fence,
+                ..
+            })) => self.fence(session, id),
             LaneMessage::Owner(ToOwner::Ask(question)) => self.question(question).await,
-            LaneMessage::Owner(ToOwner::Adopt(_)) => tracing::warn!("a hand-over must be asked for, so that it can be answered"),
+            LaneMessage::Owner(ToOwner::Adopt(_)) => {
+                tracing::warn!("a hand-over must be asked for, so that it can be answered")
+            }
             LaneMessage::Adopt(adoption, done) => {
                 let adopted = self.adopt(adoption).await;
                 // The sender hears of it, or sends it again.
                 let _ = done.send(adopted);
             }
             LaneMessage::OwnersChanged => self.hand_over(),
-            LaneMessage::Owner(ToOwner::SessionGone(session)) => self.sessions_gone(|s| s == session),
+            LaneMessage::Owner(ToOwner::SessionGone(session)) => {
+                self.sessions_gone(|s| s == session)
+            }
             LaneMessage::Deleted(ids) => self.deleted(ids),
-            LaneMessage::PeerGone(node, incarnation) => self.sessions_gone(|s| s.node == node && incarnation.is_none_or(|i| s.incarnation <= i)),
+            LaneMessage::PeerGone(node, incarnation) => self.sessions_gone(|s| {
+                s.node == node && incarnation.is_none_or(|i| s.incarnation <= i)
+            }),
             LaneMessage::Revise => {
                 let node = self.node.clone();
                 let table = node.metadata().table().read();
-                let gone: Vec<QueueId> = self.queues.keys().copied().filter(|id| table.queue_by_id(*id).is_none()).collect();
+                let gone: Vec<QueueId> = self
+                    .queues
+                    .keys()
+                    .copied()
+                    .filter(|id| table.queue_by_id(*id).is_none())
+                    .collect();
                 drop(table);
                 self.deleted(gone);
             }
@@ -118,8 +148,15 @@ impl Worker {
             }
             LaneMessage::Counts(ids, reply) => {
                 let counts = match ids {
-                    Some(ids) => ids.into_iter().filter_map(|id| Some((id, self.queues.get(&id)?.queue.counts()))).collect(),
-                    None => self.queues.iter().map(|(id, l)| (*id, l.queue.counts())).collect(),
+                    Some(ids) => ids
+                        .into_iter()
+                        .filter_map(|id| Some((id, self.queues.get(&id)?.queue.counts())))
+                        .collect(),
+                    None => self
+                        .queues
+                        .iter()
+                        .map(|(id, l)| (*id, l.queue.counts()))
+                        .collect(),
                 };
                 // Whoever asked may have given up.
                 let _ = reply.send(counts);
@@ -141,7 +178,10 @@ impl Worker {
         let mut i = 0;
         while i < batch.items.len() {
             let queue = batch.items[i].queue;
-            let run = batch.items[i..].iter().take_while(|item| item.queue == queue).count();
+            let run = batch.items[i..]
+                .iter()
+                .take_while(|item| item.queue == queue)
+                .count();
             match self.local(queue).await {
                 Ok(_) => {
                     if let Some(local) = self.queues.get_mut(&queue) {
@@ -149,7 +189,12 @@ impl Worker {
                             if local.sealed {
                                 refused.push((i + n) as u32);
                             } else {
-                                local.queue.publish(&batch.block, item.offset, item.len, &mut self.outbox);
+                                local.queue.publish(
+                                    &batch.block,
+                                    item.offset,
+                                    item.len,
+                                    &mut self.outbox,
+                                );
                             }
                         }
                     }
@@ -168,20 +213,35 @@ impl Worker {
                 sealed = Some(item.queue);
             }
         }
-        self.outbox.push(batch.session, ToSession::Published { number: batch.number, refused });
+        self.outbox.push(
+            batch.session,
+            ToSession::Published {
+                number: batch.number,
+                refused,
+            },
+        );
     }
 
     fn settle(&mut self, settlements: &Settlements) {
         let mut positions = Vec::new();
         let mut items = settlements.items.as_slice();
         while let Some(first) = items.first() {
-            let same = |s: &&crate::wire::Settled| s.queue == first.queue && s.consumer == first.consumer && s.settlement == first.settlement;
+            let same = |s: &&crate::wire::Settled| {
+                s.queue == first.queue
+                    && s.consumer == first.consumer
+                    && s.settlement == first.settlement
+            };
             let run = items.iter().take_while(same).count();
             positions.clear();
             positions.extend(items[..run].iter().map(|s| s.position));
             if let Some(local) = self.queues.get_mut(&first.queue) {
-                let id = ConsumerId { session: settlements.session, number: first.consumer };
-                local.queue.settle(id, &positions, first.settlement, &mut self.outbox);
+                let id = ConsumerId {
+                    session: settlements.session,
+                    number: first.consumer,
+                };
+                local
+                    .queue
+                    .settle(id, &positions, first.settlement, &mut self.outbox);
                 self.touched.push(first.queue);
             }
             items = &items[run..];
@@ -189,11 +249,21 @@ impl Worker {
     }
 
     fn consumer_call(&mut self, call: &ConsumerCall) {
-        let Some(local) = self.queues.get_mut(&call.queue) else { return };
+        let Some(local) = self.queues.get_mut(&call.queue) else {
+            return;
+        };
         match call.call {
-            Call::Credit(bytes) => local.queue.credit(call.consumer, Credit { bytes }, &mut self.outbox),
+            Call::Credit(bytes) => {
+                local
+                    .queue
+                    .credit(call.consumer, Credit { bytes }, &mut self.outbox)
+            }
             Call::Grant(count) => local.queue.grant(call.consumer, count, &mut self.outbox),
-            Call::ByLeave(by_leave) => local.queue.set_by_leave(call.consumer, by_leave, &mut self.outbox),
+            Call::ByLeave(by_leave) => {
+                local
+                    .queue
+                    .set_by_leave(call.consumer, by_leave, &mut self.outbox)
+            }
             Call::Release => {
                 self.touched.push(call.queue);
                 if local.queue.release(call.consumer, &mut self.outbox) && local.auto_delete {
@@ -204,7 +274,12 @@ impl Worker {
     }
 
     async fn question(&mut self, question: Question) {
-        let Question { session, id, queue, ask } = question;
+        let Question {
+            session,
+            id,
+            queue,
+            ask,
+        } = question;
         let answer = match self.local(queue).await {
             Ok(()) => {
                 self.touched.push(queue);
@@ -220,7 +295,12 @@ impl Worker {
             Err(Missing::Deleted) => Answered::Now(match ask {
                 Ask::Cancel { .. } | Ask::Unseal | Ask::Fence => Answer::Done,
                 Ask::Seal { .. } => Answer::Counted(0),
-                Ask::Count | Ask::Consume { .. } | Ask::Get { .. } | Ask::Purge => Answer::Refused { code: 404, text: "the queue was deleted meanwhile".into() },
+                Ask::Count | Ask::Consume { .. } | Ask::Get { .. } | Ask::Purge => {
+                    Answer::Refused {
+                        code: 404,
+                        text: "the queue was deleted meanwhile".into(),
+                    }
+                }
             }),
         };
         match answer {
@@ -247,10 +327,19 @@ impl Worker {
     }
 
     /// Proposes the deletion of an auto-delete queue that has lost its last consumer; answers a waiting cancel when it is applied.
-    fn delete_unused(&mut self, queue: QueueId, waiting: Option<(SessionId, u64)>) -> Option<JoinHandle<()>> {
+    fn delete_unused(
+        &mut self,
+        queue: QueueId,
+        waiting: Option<(SessionId, u64)>,
+    ) -> Option<JoinHandle<()>> {
         let local = self.queues.get_mut(&queue)?;
         local.sealed = true;
-        let command = Command::DeleteQueue { vhost: local.vhost.clone(), name: local.name.clone(), only: Some(queue), session: self.node.own_session() };
+        let command = Command::DeleteQueue {
+            vhost: local.vhost.clone(),
+            name: local.name.clone(),
+            only: Some(queue),
+            session: self.node.own_session(),
+        };
         let node = self.node.clone();
         let proposed = node.metadata().propose(command, COMMAND_DEADLINE);
         Some(tokio::spawn(async move {
@@ -258,7 +347,13 @@ impl Worker {
                 tracing::warn!(%error, "an unused auto-delete queue could not be deleted");
             }
             if let Some((session, id)) = waiting {
-                node.send_to_session(session, vec![ToSession::Answer { id, answer: Answer::Done }]);
+                node.send_to_session(
+                    session,
+                    vec![ToSession::Answer {
+                        id,
+                        answer: Answer::Done,
+                    }],
+                );
             }
         }))
     }
@@ -284,7 +379,13 @@ impl Worker {
                         // It reports its own failure.
                         let _ = task.await;
                     }
-                    node.send_to_session(session, vec![ToSession::Answer { id, answer: Answer::Done }]);
+                    node.send_to_session(
+                        session,
+                        vec![ToSession::Answer {
+                            id,
+                            answer: Answer::Done,
+                        }],
+                    );
                 });
             }
         }
@@ -294,12 +395,22 @@ impl Worker {
     async fn adopt(&mut self, adoption: Adoption) -> bool {
         if self.node.metadata().table().version() < adoption.index {
             self.flush();
-            self.node.metadata().wait_applied(adoption.index, CATCH_UP).await;
+            self.node
+                .metadata()
+                .wait_applied(adoption.index, CATCH_UP)
+                .await;
         }
         match self.local(adoption.queue).await {
             Ok(()) => {
                 if let Some(local) = self.queues.get_mut(&adoption.queue) {
-                    local.queue.adopt(&adoption.block, adoption.items.iter().map(|i| (i.offset, i.len, i.redelivered)), &mut self.outbox);
+                    local.queue.adopt(
+                        &adoption.block,
+                        adoption
+                            .items
+                            .iter()
+                            .map(|i| (i.offset, i.len, i.redelivered)),
+                        &mut self.outbox,
+                    );
                     self.touched.push(adoption.queue);
                 }
                 true
@@ -318,16 +429,29 @@ impl Worker {
             let view = table.queue_by_id(*id)?;
             // A queue without any owner stays until there is one.
             let owner = owners.of_place(view.place)?;
-            (owner != node.id()).then_some((*id, QueueRef { id: *id, place: view.place }))
+            (owner != node.id()).then_some((
+                *id,
+                QueueRef {
+                    id: *id,
+                    place: view.place,
+                },
+            ))
         };
         let moved: Vec<(QueueId, QueueRef)> = self.queues.keys().filter_map(elsewhere).collect();
         drop(table);
         for (id, queue) in moved {
-            let Some(local) = self.queues.remove(&id) else { continue };
+            let Some(local) = self.queues.remove(&id) else {
+                continue;
+            };
             node.account(local.accounted, 0);
             let contents = local.queue.into_contents();
             if !contents.is_empty() {
-                tracing::debug!(queue = local.name, vhost = local.vhost, messages = contents.len(), "handing a queue over to its owner");
+                tracing::debug!(
+                    queue = local.name,
+                    vhost = local.vhost,
+                    messages = contents.len(),
+                    "handing a queue over to its owner"
+                );
                 crate::handover::start(node.clone(), queue, index, contents);
             }
         }
@@ -340,14 +464,26 @@ impl Worker {
         }
         if self.node.metadata().table().version() < id.created_at() {
             self.flush();
-            self.node.metadata().wait_applied(id.created_at(), CATCH_UP).await;
+            self.node
+                .metadata()
+                .wait_applied(id.created_at(), CATCH_UP)
+                .await;
         }
         let table = self.node.metadata().table().read();
-        let Some(view) = table.queue_by_id(id) else { return Err(Missing::Deleted) };
+        let Some(view) = table.queue_by_id(id) else {
+            return Err(Missing::Deleted);
+        };
         if self.node.owners(&table).of_place(view.place) != Some(self.node.id()) {
             return Err(Missing::NotHere);
         }
-        let local = Local { queue: Queue::new(), accounted: 0, vhost: view.vhost.to_owned(), name: view.name.to_owned(), auto_delete: view.auto_delete, sealed: false };
+        let local = Local {
+            queue: Queue::new(),
+            accounted: 0,
+            vhost: view.vhost.to_owned(),
+            name: view.name.to_owned(),
+            auto_delete: view.auto_delete,
+            sealed: false,
+        };
         drop(table);
         self.queues.insert(id, local);
         Ok(())
@@ -376,46 +512,98 @@ enum Answered {
 }
 
 /// Answers a question about a queue that is here.
-fn answer(local: &mut Local, session: SessionId, ask: Ask, id: u64, outbox: &mut Outbox) -> Answered {
+fn answer(
+    local: &mut Local,
+    session: SessionId,
+    ask: Ask,
+    id: u64,
+    outbox: &mut Outbox,
+) -> Answered {
     let queue = &mut local.queue;
     Answered::Now(match ask {
         Ask::Count => {
             let counts = queue.counts();
-            Answer::Counts { messages: counts.ready, consumers: counts.consumers }
+            Answer::Counts {
+                messages: counts.ready,
+                consumers: counts.consumers,
+            }
         }
-        Ask::Consume { consumer, subscription, tag: _ } => {
+        Ask::Consume {
+            consumer,
+            subscription,
+            tag: _,
+        } => {
             // The answer goes before the first delivery.
             outbox.answer(session, id, Answer::Done);
             let at = outbox.events(session).len() - 1;
-            match queue.consume(ConsumerId { session, number: consumer }, subscription, outbox) {
+            match queue.consume(
+                ConsumerId {
+                    session,
+                    number: consumer,
+                },
+                subscription,
+                outbox,
+            ) {
                 Ok(()) => return Answered::Already,
                 Err(_) => {
                     outbox.events(session).remove(at);
-                    Answer::Refused { code: 403, text: format!("queue '{}' in vhost '{}' in exclusive use", local.name, local.vhost) }
+                    Answer::Refused {
+                        code: 403,
+                        text: format!(
+                            "queue '{}' in vhost '{}' in exclusive use",
+                            local.name, local.vhost
+                        ),
+                    }
                 }
             }
         }
         Ask::Cancel { consumer } => {
-            if queue.cancel(ConsumerId { session, number: consumer }) && local.auto_delete {
+            if queue.cancel(ConsumerId {
+                session,
+                number: consumer,
+            }) && local.auto_delete
+            {
                 return Answered::WhenDeleted;
             }
             Answer::Done
         }
         Ask::Get { consumer, no_ack } => {
             let mut sink = GetSink::default();
-            if queue.get(ConsumerId { session, number: consumer }, no_ack, &mut sink) {
-                Answer::Got { remaining: queue.counts().ready, deliveries: sink.0 }
+            if queue.get(
+                ConsumerId {
+                    session,
+                    number: consumer,
+                },
+                no_ack,
+                &mut sink,
+            ) {
+                Answer::Got {
+                    remaining: queue.counts().ready,
+                    deliveries: sink.0,
+                }
             } else {
                 Answer::Empty
             }
         }
         Ask::Purge => Answer::Counted(queue.purge()),
-        Ask::Seal { if_unused, if_empty } => {
+        Ask::Seal {
+            if_unused,
+            if_empty,
+        } => {
             let counts = queue.counts();
             if if_unused && counts.consumers > 0 {
-                Answer::Refused { code: 406, text: format!("queue '{}' in vhost '{}' in use", local.name, local.vhost) }
+                Answer::Refused {
+                    code: 406,
+                    text: format!("queue '{}' in vhost '{}' in use", local.name, local.vhost),
+                }
             } else if if_empty && counts.ready > 0 {
-                Answer::Refused { code: 406, text: format!("queue '{}' in vhost '{}' is not empty", local.name, local.vhost) }
+                Answer::Refused {
+                    code: 406,
+                    text: format!(
+                        "queue '{}' in vhost '{}' is not empty",
+                        local.name, local.vhost
+                    ),
+                }
             } else {
                 local.sealed = true;
                 Answer::Counted(counts.ready)

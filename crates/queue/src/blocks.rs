@@ -31,24 +31,34 @@ impl Blocks {
         {
             last.live += 1;
         } else {
-            self.list.push_back(Block { bytes: bytes.clone(), live: 1 });
+            self.list.push_back(Block {
+                bytes: bytes.clone(),
+                live: 1,
+            });
         }
         self.first + self.list.len() as u64 - 1
     }
 
     #[inline]
     pub(crate) fn get(&self, number: BlockNumber) -> Option<&Bytes> {
-        self.list.get(number.checked_sub(self.first)? as usize).map(|b| &b.bytes)
+        self.list
+            .get(number.checked_sub(self.first)? as usize)
+            .map(|b| &b.bytes)
     }
 
     /// Number and size of the newest block.
     pub(crate) fn newest(&self) -> Option<(BlockNumber, &Bytes)> {
-        self.list.back().map(|b| (self.first + self.list.len() as u64 - 1, &b.bytes))
+        self.list
+            .back()
+            .map(|b| (self.first + self.list.len() as u64 - 1, &b.bytes))
     }
 
     /// Puts other bytes in a block's place (the messages' offsets are the caller's to mend).
     pub(crate) fn replace(&mut self, number: BlockNumber, bytes: Bytes) {
-        if let Some(block) = number.checked_sub(self.first).and_then(|i| self.list.get_mut(i as usize)) {
+        if let Some(block) = number
+            .checked_sub(self.first)
+            .and_then(|i| self.list.get_mut(i as usize))
+        {
             block.bytes = bytes;
         }
     }
@@ -56,7 +66,10 @@ impl Blocks {
     /// One message less in a block; the memory is let go with the last.
     #[inline]
     pub(crate) fn release(&mut self, number: BlockNumber) {
-        let Some(block) = number.checked_sub(self.first).and_then(|i| self.list.get_mut(i as usize)) else {
+        let Some(block) = number
+            .checked_sub(self.first)
+            .and_then(|i| self.list.get_mut(i as usize))
+        else {
             debug_assert!(false, "released block {number} is not listed");
             return;
         };

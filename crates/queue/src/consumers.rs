@@ -28,15 +28,25 @@ pub struct Consumer {
 
 impl Consumer {
     fn able(&self) -> bool {
-        self.active && self.credit > 0 && (!self.subscription.by_leave || self.leave > 0) && self.below_prefetch()
+        self.active
+            && self.credit > 0
+            && (!self.subscription.by_leave || self.leave > 0)
+            && self.below_prefetch()
     }
 
     fn below_prefetch(&self) -> bool {
-        self.subscription.no_ack || self.subscription.prefetch == 0 || self.unacked < self.subscription.prefetch
+        self.subscription.no_ack
+            || self.subscription.prefetch == 0
+            || self.unacked < self.subscription.prefetch
     }
 
     fn waits_for_leave(&self) -> bool {
-        self.active && self.subscription.by_leave && self.leave == 0 && !self.asked && self.credit > 0 && self.below_prefetch()
+        self.active
+            && self.subscription.by_leave
+            && self.leave == 0
+            && !self.asked
+            && self.credit > 0
+            && self.below_prefetch()
     }
 }
 
@@ -74,14 +84,21 @@ impl Consumers {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Consumer> {
-        self.index.values().filter_map(|&i| self.list[i as usize].as_ref()).filter(|c| c.active)
+        self.index
+            .values()
+            .filter_map(|&i| self.list[i as usize].as_ref())
+            .filter(|c| c.active)
     }
 
     pub(crate) fn ids(&self) -> Vec<ConsumerId> {
         self.iter().map(|c| c.id).collect()
     }
 
-    pub(crate) fn add(&mut self, id: ConsumerId, subscription: Subscription) -> Result<(), ConsumeError> {
+    pub(crate) fn add(
+        &mut self,
+        id: ConsumerId,
+        subscription: Subscription,
+    ) -> Result<(), ConsumeError> {
         if self.exclusive || (subscription.exclusive && self.active > 0) {
             return Err(ConsumeError::ExclusiveUse);
         }
@@ -100,7 +117,16 @@ impl Consumers {
     pub(crate) fn getter(&mut self, id: ConsumerId) -> u32 {
         let index = match self.index_of(id) {
             Some(index) => index,
-            None => self.insert(id, Subscription { no_ack: false, exclusive: false, prefetch: 0, by_leave: false }, false),
+            None => self.insert(
+                id,
+                Subscription {
+                    no_ack: false,
+                    exclusive: false,
+                    prefetch: 0,
+                    by_leave: false,
+                },
+                false,
+            ),
         };
         if let Some(consumer) = self.get_mut(index) {
             consumer.unacked += 1;
@@ -109,7 +135,16 @@ impl Consumers {
     }
 
     fn insert(&mut self, id: ConsumerId, subscription: Subscription, active: bool) -> u32 {
-        let consumer = Consumer { id, subscription, unacked: 0, credit: i64::from(Credit::WINDOW.bytes), leave: 0, asked: false, in_round: false, active };
+        let consumer = Consumer {
+            id,
+            subscription,
+            unacked: 0,
+            credit: i64::from(Credit::WINDOW.bytes),
+            leave: 0,
+            asked: false,
+            in_round: false,
+            active,
+        };
         let index = match self.free.pop() {
             Some(index) => {
                 self.list[index as usize] = Some(consumer);
@@ -126,8 +161,12 @@ impl Consumers {
 
     /// Takes a consumer out of service; true if it was in service.
     pub(crate) fn cancel(&mut self, id: ConsumerId) -> bool {
-        let Some(index) = self.index_of(id) else { return false };
-        let Some(consumer) = self.get_mut(index) else { return false };
+        let Some(index) = self.index_of(id) else {
+            return false;
+        };
+        let Some(consumer) = self.get_mut(index) else {
+            return false;
+        };
         if !consumer.active {
             return false;
         }
@@ -143,7 +182,9 @@ impl Consumers {
     }
 
     fn forget_if_idle(&mut self, index: u32) {
-        let Some(consumer) = self.get_mut(index) else { return };
+        let Some(consumer) = self.get_mut(index) else {
+            return;
+        };
         if consumer.active || consumer.unacked > 0 {
             return;
         }
@@ -158,7 +199,10 @@ impl Consumers {
 
     /// Removes all of a session's consumers and getters and returns their indexes, whose messages the caller puts back at once.
     pub(crate) fn remove_session(&mut self, session: SessionId) -> Vec<u32> {
-        let range = ConsumerId { session, number: 0 }..=ConsumerId { session, number: u32::MAX };
+        let range = ConsumerId { session, number: 0 }..=ConsumerId {
+            session,
+            number: u32::MAX,
+        };
         let found: Vec<ConsumerId> = self.index.range(range).map(|(id, _)| *id).collect();
         found.into_iter().filter_map(|id| self.remove(id)).collect()
     }
@@ -215,7 +259,9 @@ impl Consumers {
 
     /// True if the consumer can now take messages, or could ask for leave.
     pub(crate) fn add_credit(&mut self, id: ConsumerId, credit: Credit) -> bool {
-        let Some(index) = self.index_of(id) else { return false };
+        let Some(index) = self.index_of(id) else {
+            return false;
+        };
         if let Some(consumer) = self.get_mut(index) {
             let window = i64::from(Credit::WINDOW.bytes);
             consumer.credit = (consumer.credit + i64::from(credit.bytes)).min(window);
@@ -226,8 +272,12 @@ impl Consumers {
 
     /// False if there is no such consumer, so that the leave must go back.
     pub(crate) fn grant(&mut self, id: ConsumerId, count: u32) -> bool {
-        let Some(index) = self.index_of(id) else { return false };
-        let Some(consumer) = self.get_mut(index) else { return false };
+        let Some(index) = self.index_of(id) else {
+            return false;
+        };
+        let Some(consumer) = self.get_mut(index) else {
+            return false;
+        };
         if !consumer.active || !consumer.subscription.by_leave {
             return false;
         }
@@ -262,8 +312,12 @@ impl Consumers {
     }
 
     pub(crate) fn set_by_leave(&mut self, id: ConsumerId, by_leave: bool) {
-        let Some(index) = self.index_of(id) else { return };
-        let Some(consumer) = self.get_mut(index) else { return };
+        let Some(index) = self.index_of(id) else {
+            return;
+        };
+        let Some(consumer) = self.get_mut(index) else {
+            return;
+        };
         if !consumer.active || consumer.subscription.by_leave == by_leave {
             return;
         }

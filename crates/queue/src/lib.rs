@@ -88,7 +88,12 @@ impl Queue {
 
     /// Numbers to show.
     pub fn counts(&self) -> Counts {
-        Counts { ready: self.messages.ready(), unacked: self.messages.unacked(), bytes: self.messages.bytes(), consumers: self.consumers.len() }
+        Counts {
+            ready: self.messages.ready(),
+            unacked: self.messages.unacked(),
+            bytes: self.messages.bytes(),
+            consumers: self.consumers.len(),
+        }
     }
 
     /// A message arrives: the record of `len` bytes at `offset` of `block`. Call [`Queue::seal`] when all of this block's records for this queue are in.
@@ -100,8 +105,21 @@ impl Queue {
         {
             let consumer = self.consumers.get(index);
             let (id, no_ack) = (consumer.id, consumer.subscription.no_ack);
-            let position = if no_ack { 0 } else { self.messages.push_held(block, offset, len, index) };
-            sink.deliver(id, &Delivery { position, redelivered: false, block, offset, len });
+            let position = if no_ack {
+                0
+            } else {
+                self.messages.push_held(block, offset, len, index)
+            };
+            sink.deliver(
+                id,
+                &Delivery {
+                    position,
+                    redelivered: false,
+                    block,
+                    offset,
+                    len,
+                },
+            );
             return;
         }
         self.messages.push_ready(block, offset, len);
@@ -116,7 +134,12 @@ impl Queue {
     }
 
     /// A consumer comes.
-    pub fn consume(&mut self, id: ConsumerId, subscription: Subscription, sink: &mut impl Sink) -> Result<(), ConsumeError> {
+    pub fn consume(
+        &mut self,
+        id: ConsumerId,
+        subscription: Subscription,
+        sink: &mut impl Sink,
+    ) -> Result<(), ConsumeError> {
         self.consumers.add(id, subscription)?;
         self.pump(sink);
         Ok(())
@@ -155,16 +178,30 @@ impl Queue {
 
     /// Takes the next ready message without a subscription. `id` holds it until it settles it, unless `no_ack`.
     pub fn get(&mut self, id: ConsumerId, no_ack: bool, sink: &mut impl Sink) -> bool {
-        let holder = if no_ack { None } else { Some(self.consumers.getter(id)) };
-        let Some(stored) = self.messages.take_ready(holder) else { return false };
+        let holder = if no_ack {
+            None
+        } else {
+            Some(self.consumers.getter(id))
+        };
+        let Some(stored) = self.messages.take_ready(holder) else {
+            return false;
+        };
         self.hand_over(id, &stored, no_ack, sink);
         true
     }
 
     /// `id` settles messages it holds, by position. Positions that it does not hold are passed over: the session has checked the tags, so they are
     /// what a purge, a deletion or an earlier owner has taken away. Returns how many were settled.
-    pub fn settle(&mut self, id: ConsumerId, positions: &[u64], settlement: Settlement, sink: &mut impl Sink) -> u32 {
-        let Some(holder) = self.consumers.index_of(id) else { return 0 };
+    pub fn settle(
+        &mut self,
+        id: ConsumerId,
+        positions: &[u64],
+        settlement: Settlement,
+        sink: &mut impl Sink,
+    ) -> u32 {
+        let Some(holder) = self.consumers.index_of(id) else {
+            return 0;
+        };
         let mut settled = 0;
         for &position in positions {
             let found = match settlement {
@@ -212,7 +249,12 @@ impl Queue {
     }
 
     /// Takes messages over from the queue's earlier owner: they go before all that has come here.
-    pub fn adopt(&mut self, block: &Bytes, messages: impl Iterator<Item = (u32, u32, bool)>, sink: &mut impl Sink) {
+    pub fn adopt(
+        &mut self,
+        block: &Bytes,
+        messages: impl Iterator<Item = (u32, u32, bool)>,
+        sink: &mut impl Sink,
+    ) {
         for (offset, len, redelivered) in messages {
             self.messages.adopt(block, offset, len, redelivered);
         }
@@ -232,12 +274,19 @@ impl Queue {
     /// Hands ready messages to consumers, in turn, until one of the two runs out.
     fn pump(&mut self, sink: &mut impl Sink) {
         while let Some(len) = self.messages.next_ready_len() {
-            let Some(index) = self.consumers.next_able(len) else { break };
+            let Some(index) = self.consumers.next_able(len) else {
+                break;
+            };
             let (id, no_ack) = {
                 let consumer = self.consumers.get(index);
                 (consumer.id, consumer.subscription.no_ack)
             };
-            let Some(stored) = self.messages.take_ready(if no_ack { None } else { Some(index) }) else { break };
+            let Some(stored) = self
+                .messages
+                .take_ready(if no_ack { None } else { Some(index) })
+            else {
+                break;
+            };
             self.hand_over(id, &stored, no_ack, sink);
         }
         if self.messages.ready() > 0 && self.consumers.any_waits_for_leave() {
@@ -250,7 +299,16 @@ impl Queue {
             debug_assert!(false, "a ready message's block is there");
             return;
         };
-        sink.deliver(id, &Delivery { position: stored.position, redelivered: stored.redelivered, block, offset: stored.offset, len: stored.len });
+        sink.deliver(
+            id,
+            &Delivery {
+                position: stored.position,
+                redelivered: stored.redelivered,
+                block,
+                offset: stored.offset,
+                len: stored.len,
+            },
+        );
         if no_ack {
             self.messages.release(stored);
         }

@@ -132,7 +132,13 @@ impl Messages {
     fn push(&mut self, block: &Bytes, offset: u32, len: u32, state: State) -> u64 {
         let position = self.end();
         let number = self.blocks.add(block);
-        self.slots.push_back(Slot { block: number, offset, len, state, redelivered: false });
+        self.slots.push_back(Slot {
+            block: number,
+            offset,
+            len,
+            state,
+            redelivered: false,
+        });
         self.bytes += u64::from(len);
         let (_, kept) = self.arriving.get_or_insert((position, 0));
         *kept += len as usize;
@@ -144,7 +150,16 @@ impl Messages {
         let position = ADOPTED + self.adopted;
         self.adopted += 1;
         let number = self.blocks.add(block);
-        self.stragglers.insert(position, Slot { block: number, offset, len, state: State::Ready, redelivered });
+        self.stragglers.insert(
+            position,
+            Slot {
+                block: number,
+                offset,
+                len,
+                state: State::Ready,
+                redelivered,
+            },
+        );
         self.returned.insert(position);
         self.ready += 1;
         self.bytes += u64::from(len);
@@ -159,25 +174,43 @@ impl Messages {
                 State::Gone => return None,
             };
             let start = slot.offset as usize;
-            Some((self.blocks.get(slot.block)?.slice(start..start + slot.len as usize), redelivered))
+            Some((
+                self.blocks
+                    .get(slot.block)?
+                    .slice(start..start + slot.len as usize),
+                redelivered,
+            ))
         };
-        self.stragglers.values().chain(&self.slots).filter_map(record).collect()
+        self.stragglers
+            .values()
+            .chain(&self.slots)
+            .filter_map(record)
+            .collect()
     }
 
     /// See [`crate::Queue::seal`].
     pub(crate) fn seal(&mut self, block: &Bytes) {
-        let Some((from, kept)) = self.arriving.take() else { return };
+        let Some((from, kept)) = self.arriving.take() else {
+            return;
+        };
         if block.len() < COPY_MIN || kept * WASTE_FACTOR >= block.len() {
             return;
         }
-        let Some((number, bytes)) = self.blocks.newest() else { return };
+        let Some((number, bytes)) = self.blocks.newest() else {
+            return;
+        };
         if bytes.as_ptr() != block.as_ptr() {
             return;
         }
         let mut copy = Vec::with_capacity(kept);
         let base = self.base;
         let first = from.saturating_sub(base) as usize;
-        for slot in self.slots.iter_mut().skip(first).filter(|s| s.block == number && s.state != State::Gone) {
+        for slot in self
+            .slots
+            .iter_mut()
+            .skip(first)
+            .filter(|s| s.block == number && s.state != State::Gone)
+        {
             let start = slot.offset as usize;
             slot.offset = copy.len() as u32;
             copy.extend_from_slice(&bytes[start..start + slot.len as usize]);
@@ -227,7 +260,13 @@ impl Messages {
             Some(holder) => State::Held(holder),
             None => State::Gone,
         };
-        let stored = Stored { position, block: slot.block, offset: slot.offset, len: slot.len, redelivered: slot.redelivered };
+        let stored = Stored {
+            position,
+            block: slot.block,
+            offset: slot.offset,
+            len: slot.len,
+            redelivered: slot.redelivered,
+        };
         self.ready -= 1;
         match holder {
             Some(_) => self.unacked += 1,
@@ -244,7 +283,9 @@ impl Messages {
     /// Removes a message that `holder` holds.
     #[inline]
     pub(crate) fn remove(&mut self, position: u64, holder: u32) -> bool {
-        let Some(slot) = self.slot_mut(position) else { return false };
+        let Some(slot) = self.slot_mut(position) else {
+            return false;
+        };
         if slot.state != State::Held(holder) {
             return false;
         }
@@ -258,7 +299,9 @@ impl Messages {
 
     /// Puts a message that `holder` holds back to its place.
     pub(crate) fn requeue(&mut self, position: u64, holder: u32) -> bool {
-        let Some(slot) = self.slot_mut(position) else { return false };
+        let Some(slot) = self.slot_mut(position) else {
+            return false;
+        };
         if slot.state != State::Held(holder) {
             return false;
         }
@@ -272,14 +315,23 @@ impl Messages {
 
     /// Puts all that `holder` holds back.
     pub(crate) fn requeue_all(&mut self, holder: u32) {
-        let held = |(position, slot): (u64, &Slot)| (slot.state == State::Held(holder)).then_some(position);
+        let held = |(position, slot): (u64, &Slot)| {
+            (slot.state == State::Held(holder)).then_some(position)
+        };
         let base = self.base;
         let positions: Vec<u64> = self
             .stragglers
             .iter()
             .map(|(p, s)| (*p, s))
             .filter_map(held)
-            .chain(self.slots.iter().take((self.cursor - base) as usize).enumerate().map(|(i, s)| (base + i as u64, s)).filter_map(held))
+            .chain(
+                self.slots
+                    .iter()
+                    .take((self.cursor - base) as usize)
+                    .enumerate()
+                    .map(|(i, s)| (base + i as u64, s))
+                    .filter_map(held),
+            )
             .collect();
         for position in positions {
             self.requeue(position, holder);
@@ -303,7 +355,9 @@ impl Messages {
 
     fn drop_ready(&mut self, position: u64) {
         let below_cursor = position < self.cursor;
-        let Some(slot) = self.slot_mut(position) else { return };
+        let Some(slot) = self.slot_mut(position) else {
+            return;
+        };
         if slot.state != State::Ready {
             return;
         }
@@ -348,7 +402,8 @@ impl Messages {
 
     #[inline]
     fn trim(&mut self) {
-        while self.base < self.cursor && self.slots.front().is_some_and(|s| s.state == State::Gone) {
+        while self.base < self.cursor && self.slots.front().is_some_and(|s| s.state == State::Gone)
+        {
             self.slots.pop_front();
             self.base += 1;
             self.gone -= 1;

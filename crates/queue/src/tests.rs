@@ -14,7 +14,12 @@ struct Out {
 impl Sink for Out {
     fn deliver(&mut self, to: ConsumerId, d: &Delivery<'_>) {
         assert!(d.offset as usize + d.len as usize <= d.block.len());
-        self.delivered.push((to.number, d.position, u32::from(d.block[d.offset as usize]), d.redelivered));
+        self.delivered.push((
+            to.number,
+            d.position,
+            u32::from(d.block[d.offset as usize]),
+            d.redelivered,
+        ));
     }
     fn ask(&mut self, to: ConsumerId) {
         self.asks.push(to.number);
@@ -28,11 +33,23 @@ impl Sink for Out {
 }
 
 fn id(number: u32) -> ConsumerId {
-    ConsumerId { session: SessionId { node: NodeId(1), incarnation: Incarnation(1), number: 1 }, number }
+    ConsumerId {
+        session: SessionId {
+            node: NodeId(1),
+            incarnation: Incarnation(1),
+            number: 1,
+        },
+        number,
+    }
 }
 
 fn subscription(prefetch: u32) -> Subscription {
-    Subscription { no_ack: false, exclusive: false, prefetch, by_leave: false }
+    Subscription {
+        no_ack: false,
+        exclusive: false,
+        prefetch,
+        by_leave: false,
+    }
 }
 
 /// Messages whose record is one byte: their number.
@@ -47,7 +64,10 @@ fn publish(queue: &mut Queue, numbers: std::ops::Range<u8>, out: &mut Out) {
 }
 
 fn got(out: &mut Out) -> Vec<(u32, bool)> {
-    std::mem::take(&mut out.delivered).into_iter().map(|d| (d.2, d.3)).collect()
+    std::mem::take(&mut out.delivered)
+        .into_iter()
+        .map(|d| (d.2, d.3))
+        .collect()
 }
 
 #[test]
@@ -59,7 +79,10 @@ fn requeued_messages_keep_their_places() {
     }
     let held: Vec<u64> = out.delivered.iter().map(|d| d.1).collect();
     got(&mut out);
-    assert_eq!(q.settle(id(9), &held[2..3], Settlement::Requeue, &mut out), 1);
+    assert_eq!(
+        q.settle(id(9), &held[2..3], Settlement::Requeue, &mut out),
+        1
+    );
     assert_eq!(q.counts().ready, 2);
     q.get(id(9), false, &mut out);
     assert_eq!(got(&mut out), [(3, true)]);
@@ -70,7 +93,17 @@ fn requeued_messages_keep_their_places() {
     assert_eq!(got(&mut out), [(1, true), (2, true)]);
     assert_eq!(q.settle(id(9), &held, Settlement::Requeue, &mut out), 5);
     q.consume(id(1), subscription(0), &mut out).unwrap();
-    assert_eq!(got(&mut out), [(1, true), (2, true), (3, true), (4, true), (5, true), (6, false)]);
+    assert_eq!(
+        got(&mut out),
+        [
+            (1, true),
+            (2, true),
+            (3, true),
+            (4, true),
+            (5, true),
+            (6, false)
+        ]
+    );
 }
 
 #[test]
@@ -79,15 +112,36 @@ fn prefetch_holds_back_and_settling_releases() {
     q.consume(id(1), subscription(2), &mut out).unwrap();
     q.consume(id(2), subscription(1), &mut out).unwrap();
     publish(&mut q, 0..6, &mut out);
-    assert_eq!(out.delivered.iter().map(|d| (d.0, d.2)).collect::<Vec<_>>(), [(1, 0), (2, 1), (1, 2)]);
-    assert_eq!(q.counts(), Counts { ready: 3, unacked: 3, bytes: 6, consumers: 2 });
+    assert_eq!(
+        out.delivered.iter().map(|d| (d.0, d.2)).collect::<Vec<_>>(),
+        [(1, 0), (2, 1), (1, 2)]
+    );
+    assert_eq!(
+        q.counts(),
+        Counts {
+            ready: 3,
+            unacked: 3,
+            bytes: 6,
+            consumers: 2
+        }
+    );
     out.delivered.clear();
     // Positions that the consumer does not hold change nothing.
-    assert_eq!(q.settle(id(2), &[FIRST, FIRST + 77], Settlement::Accept, &mut out), 0);
+    assert_eq!(
+        q.settle(id(2), &[FIRST, FIRST + 77], Settlement::Accept, &mut out),
+        0
+    );
     assert!(out.delivered.is_empty());
-    assert_eq!(q.settle(id(1), &[FIRST, FIRST + 2], Settlement::Accept, &mut out), 2);
+    assert_eq!(
+        q.settle(id(1), &[FIRST, FIRST + 2], Settlement::Accept, &mut out),
+        2
+    );
     assert_eq!(got(&mut out), [(3, false), (4, false)]);
-    assert_eq!(q.settle(id(1), &[FIRST], Settlement::Accept, &mut out), 0, "settled once");
+    assert_eq!(
+        q.settle(id(1), &[FIRST], Settlement::Accept, &mut out),
+        0,
+        "settled once"
+    );
 }
 
 #[test]
@@ -96,10 +150,29 @@ fn a_gone_session_gives_everything_back_and_a_cancelled_consumer_keeps_what_it_h
     q.consume(id(1), subscription(2), &mut out).unwrap();
     publish(&mut q, 0..3, &mut out);
     assert!(q.cancel(id(1)), "last consumer");
-    assert_eq!(q.counts(), Counts { ready: 1, unacked: 2, bytes: 3, consumers: 0 });
+    assert_eq!(
+        q.counts(),
+        Counts {
+            ready: 1,
+            unacked: 2,
+            bytes: 3,
+            consumers: 0
+        }
+    );
     assert_eq!(q.settle(id(1), &[FIRST], Settlement::Accept, &mut out), 1);
-    assert!(!q.session_gone(id(1).session, &mut out), "it had no consumer any more");
-    assert_eq!(q.counts(), Counts { ready: 2, unacked: 0, bytes: 2, consumers: 0 });
+    assert!(
+        !q.session_gone(id(1).session, &mut out),
+        "it had no consumer any more"
+    );
+    assert_eq!(
+        q.counts(),
+        Counts {
+            ready: 2,
+            unacked: 0,
+            bytes: 2,
+            consumers: 0
+        }
+    );
     assert_eq!(q.purge(), 2);
     assert_eq!(q.counts(), Counts::default());
 }
@@ -107,7 +180,10 @@ fn a_gone_session_gives_everything_back_and_a_cancelled_consumer_keeps_what_it_h
 #[test]
 fn credit_bounds_what_a_session_must_buffer() {
     let (mut q, mut out) = (Queue::new(), Out::default());
-    let no_ack = Subscription { no_ack: true, ..subscription(0) };
+    let no_ack = Subscription {
+        no_ack: true,
+        ..subscription(0)
+    };
     q.consume(id(1), no_ack, &mut out).unwrap();
     let len = 64 * 1024;
     let block = Bytes::from(vec![7u8; len]);
@@ -115,8 +191,17 @@ fn credit_bounds_what_a_session_must_buffer() {
         q.publish(&block, 0, len as u32, &mut out);
     }
     let sent = out.delivered.len();
-    assert!((30..=33).contains(&sent), "{sent} messages of 64 KiB in a window of 2 MiB");
-    q.credit(id(1), Credit { bytes: 3 * (len as u32 + Credit::OVERHEAD) }, &mut out);
+    assert!(
+        (30..=33).contains(&sent),
+        "{sent} messages of 64 KiB in a window of 2 MiB"
+    );
+    q.credit(
+        id(1),
+        Credit {
+            bytes: 3 * (len as u32 + Credit::OVERHEAD),
+        },
+        &mut out,
+    );
     assert_eq!(out.delivered.len(), sent + 3);
     assert_eq!(q.counts().ready, 100 - sent as u64 - 3);
 }
@@ -124,7 +209,15 @@ fn credit_bounds_what_a_session_must_buffer() {
 #[test]
 fn leave_is_asked_for_once_and_what_is_unused_goes_back() {
     let (mut q, mut out) = (Queue::new(), Out::default());
-    q.consume(id(1), Subscription { by_leave: true, ..subscription(2) }, &mut out).unwrap();
+    q.consume(
+        id(1),
+        Subscription {
+            by_leave: true,
+            ..subscription(2)
+        },
+        &mut out,
+    )
+    .unwrap();
     assert!(out.asks.is_empty(), "nothing to deliver yet");
     publish(&mut q, 0..4, &mut out);
     assert_eq!(out.asks, [1]);
@@ -137,18 +230,31 @@ fn leave_is_asked_for_once_and_what_is_unused_goes_back() {
     q.grant(id(1), 1, &mut out);
     assert_eq!(got(&mut out), [(2, false)]);
     q.grant(id(5), 4, &mut out);
-    assert_eq!(out.back[1], (5, 4), "leave for a consumer that is gone goes back");
+    assert_eq!(
+        out.back[1],
+        (5, 4),
+        "leave for a consumer that is gone goes back"
+    );
 }
 
 #[test]
 fn exclusive_consumers_are_alone() {
     let (mut q, mut out) = (Queue::new(), Out::default());
     q.consume(id(1), subscription(0), &mut out).unwrap();
-    let exclusive = Subscription { exclusive: true, ..subscription(0) };
-    assert_eq!(q.consume(id(2), exclusive, &mut out), Err(ConsumeError::ExclusiveUse));
+    let exclusive = Subscription {
+        exclusive: true,
+        ..subscription(0)
+    };
+    assert_eq!(
+        q.consume(id(2), exclusive, &mut out),
+        Err(ConsumeError::ExclusiveUse)
+    );
     q.cancel(id(1));
     q.consume(id(2), exclusive, &mut out).unwrap();
-    assert_eq!(q.consume(id(3), subscription(0), &mut out), Err(ConsumeError::ExclusiveUse));
+    assert_eq!(
+        q.consume(id(3), subscription(0), &mut out),
+        Err(ConsumeError::ExclusiveUse)
+    );
     assert_eq!(q.delete(&mut out), 0);
     assert_eq!(out.cancelled, [2]);
 }
@@ -160,17 +266,40 @@ fn one_straggler_does_not_pin_the_positions_that_pass_it() {
     let block = Bytes::from_static(b"x");
     for _ in 0..100_000u32 {
         q.publish(&block, 0, 1, &mut out);
-        q.credit(id(1), Credit { bytes: 1 + Credit::OVERHEAD }, &mut out);
+        q.credit(
+            id(1),
+            Credit {
+                bytes: 1 + Credit::OVERHEAD,
+            },
+            &mut out,
+        );
     }
     let all: Vec<u64> = out.delivered.iter().map(|d| d.1).collect();
     out.delivered.clear();
-    assert_eq!(q.settle(id(1), &all[1..], Settlement::Accept, &mut out), 99_999);
+    assert_eq!(
+        q.settle(id(1), &all[1..], Settlement::Accept, &mut out),
+        99_999
+    );
     assert_eq!(q.counts().unacked, 1);
-    assert!(q.messages.span() < 5_000, "{} slots for one message", q.messages.span());
+    assert!(
+        q.messages.span() < 5_000,
+        "{} slots for one message",
+        q.messages.span()
+    );
     assert_eq!(q.settle(id(1), &all[..1], Settlement::Requeue, &mut out), 1);
-    assert_eq!(got(&mut out), [(u32::from(b'x'), true)], "it is delivered again");
+    assert_eq!(
+        got(&mut out),
+        [(u32::from(b'x'), true)],
+        "it is delivered again"
+    );
     assert_eq!(q.settle(id(1), &all[..1], Settlement::Accept, &mut out), 1);
-    assert_eq!(q.counts(), Counts { consumers: 1, ..Counts::default() });
+    assert_eq!(
+        q.counts(),
+        Counts {
+            consumers: 1,
+            ..Counts::default()
+        }
+    );
 }
 
 #[test]
@@ -197,15 +326,44 @@ fn adopted_messages_go_before_arrivals_in_their_order() {
     publish(&mut q, 10..12, &mut out);
     let contents = old.into_contents();
     for (record, redelivered) in &contents {
-        q.adopt(record, [(0, record.len() as u32, *redelivered)].into_iter(), &mut out);
+        q.adopt(
+            record,
+            [(0, record.len() as u32, *redelivered)].into_iter(),
+            &mut out,
+        );
     }
-    assert_eq!(q.counts(), Counts { ready: 6, unacked: 0, bytes: 6, consumers: 0 });
+    assert_eq!(
+        q.counts(),
+        Counts {
+            ready: 6,
+            unacked: 0,
+            bytes: 6,
+            consumers: 0
+        }
+    );
     q.consume(id(1), subscription(0), &mut out).unwrap();
-    let expected = [(1, true), (3, false), (4, false), (5, false), (10, false), (11, false)];
+    let expected = [
+        (1, true),
+        (3, false),
+        (4, false),
+        (5, false),
+        (10, false),
+        (11, false),
+    ];
     let positions: Vec<u64> = out.delivered.iter().map(|d| d.1).collect();
-    assert_eq!(got(&mut out), expected, "the one that was held counts as delivered before; the one taken for good is gone");
+    assert_eq!(
+        got(&mut out),
+        expected,
+        "the one that was held counts as delivered before; the one taken for good is gone"
+    );
     assert_eq!(q.settle(id(1), &positions, Settlement::Accept, &mut out), 6);
-    assert_eq!(q.counts(), Counts { consumers: 1, ..Counts::default() });
+    assert_eq!(
+        q.counts(),
+        Counts {
+            consumers: 1,
+            ..Counts::default()
+        }
+    );
 }
 
 /// Random calls against a naive model: order, counts and flags agree.
@@ -228,7 +386,10 @@ fn random_calls_agree_with_a_naive_queue() {
             match random(6) {
                 0 | 1 => {
                     let n = random(4) as u8 + 1;
-                    let block: Bytes = (0..n).map(|i| number.wrapping_add(i)).collect::<Vec<u8>>().into();
+                    let block: Bytes = (0..n)
+                        .map(|i| number.wrapping_add(i))
+                        .collect::<Vec<u8>>()
+                        .into();
                     for i in 0..n {
                         q.publish(&block, u32::from(i), 1, &mut out);
                         ready.insert(next, (number.wrapping_add(i), false));
@@ -243,15 +404,23 @@ fn random_calls_agree_with_a_naive_queue() {
                     let expected = ready.pop_first();
                     assert_eq!(got, expected.is_some());
                     if let Some((position, (n, redelivered))) = expected {
-                        assert_eq!(out.delivered.pop(), Some((1, position, u32::from(n), redelivered)));
+                        assert_eq!(
+                            out.delivered.pop(),
+                            Some((1, position, u32::from(n), redelivered))
+                        );
                         if !no_ack {
                             held.insert(position, (n, redelivered));
                         }
                     }
                 }
                 4 => {
-                    let Some(&position) = held.keys().nth(random(held.len().max(1) as u64) as usize) else { continue };
-                    let settlement = [Settlement::Accept, Settlement::Discard, Settlement::Requeue][random(3) as usize];
+                    let Some(&position) =
+                        held.keys().nth(random(held.len().max(1) as u64) as usize)
+                    else {
+                        continue;
+                    };
+                    let settlement = [Settlement::Accept, Settlement::Discard, Settlement::Requeue]
+                        [random(3) as usize];
                     assert_eq!(q.settle(id(1), &[position], settlement, &mut out), 1);
                     let (n, _) = held.remove(&position).unwrap();
                     if settlement == Settlement::Requeue {
@@ -266,7 +435,15 @@ fn random_calls_agree_with_a_naive_queue() {
                 }
             }
             let counts = q.counts();
-            assert_eq!((counts.ready, counts.unacked, counts.bytes), (ready.len() as u64, held.len() as u64, (ready.len() + held.len()) as u64), "seed {seed}");
+            assert_eq!(
+                (counts.ready, counts.unacked, counts.bytes),
+                (
+                    ready.len() as u64,
+                    held.len() as u64,
+                    (ready.len() + held.len()) as u64
+                ),
+                "seed {seed}"
+            );
         }
     }
 }

@@ -10,9 +10,17 @@ use warren_protocol as wire;
 use warren_protocol::{Method, NOT_ALLOWED, NOT_IMPLEMENTED, ShortStr};
 
 impl Channel {
-    pub(crate) fn qos(&mut self, core: &mut Core, m: &wire::BasicQos, host: &mut impl Host) -> Result<Flow, Fault> {
+    pub(crate) fn qos(
+        &mut self,
+        core: &mut Core,
+        m: &wire::BasicQos,
+        host: &mut impl Host,
+    ) -> Result<Flow, Fault> {
         if m.prefetch_size != 0 {
-            return Err(Fault::Connection(NOT_IMPLEMENTED, format!("NOT_IMPLEMENTED - prefetch_size!=0 ({})", m.prefetch_size)));
+            return Err(Fault::Connection(
+                NOT_IMPLEMENTED,
+                format!("NOT_IMPLEMENTED - prefetch_size!=0 ({})", m.prefetch_size),
+            ));
         }
         let count = u32::from(m.prefetch_count);
         if m.global {
@@ -34,34 +42,89 @@ impl Channel {
         self.answer(core, false, Method::BasicQosOk)
     }
 
-    pub(crate) fn consume(&mut self, core: &mut Core, m: &wire::BasicConsume<'_>, host: &mut impl Host) -> Result<Flow, Fault> {
+    pub(crate) fn consume(
+        &mut self,
+        core: &mut Core,
+        m: &wire::BasicConsume<'_>,
+        host: &mut impl Host,
+    ) -> Result<Flow, Fault> {
         let tag = match m.consumer_tag.as_str()? {
             "" => format!("amq.ctag-{}", host.unique()),
             tag if self.tags.contains_key(tag.as_bytes()) => {
-                return Err(Fault::Connection(NOT_ALLOWED, format!("NOT_ALLOWED - attempt to reuse consumer tag '{tag}'")));
+                return Err(Fault::Connection(
+                    NOT_ALLOWED,
+                    format!("NOT_ALLOWED - attempt to reuse consumer tag '{tag}'"),
+                ));
             }
             tag => tag.to_owned(),
         };
         let tag = tag.into_bytes();
         let queue = host.find_queue(&self.queue_name(m.queue)?)?;
         let by_leave = self.shared.limit > 0 && !m.no_ack;
-        let subscription = Subscription { no_ack: m.no_ack, exclusive: m.exclusive, prefetch: if m.no_ack { 0 } else { self.prefetch }, by_leave };
-        let consumer = core.add_consumer(ConsumerEntry::new(self.number, tag.clone(), m.no_ack, by_leave))?;
+        let subscription = Subscription {
+            no_ack: m.no_ack,
+            exclusive: m.exclusive,
+            prefetch: if m.no_ack { 0 } else { self.prefetch },
+            by_leave,
+        };
+        let consumer = core.add_consumer(ConsumerEntry::new(
+            self.number,
+            tag.clone(),
+            m.no_ack,
+            by_leave,
+        ))?;
         self.tags.insert(tag.clone(), consumer);
-        let request = Request::Consume { consumer, queue, subscription, tag };
-        self.ask(core, Class::Alone, (60, 20), m.no_wait, Waiting::Consumer(consumer), request, host)
+        let request = Request::Consume {
+            consumer,
+            queue,
+            subscription,
+            tag,
+        };
+        self.ask(
+            core,
+            Class::Alone,
+            (60, 20),
+            m.no_wait,
+            Waiting::Consumer(consumer),
+            request,
+            host,
+        )
     }
 
-    pub(crate) fn cancel(&mut self, core: &mut Core, m: &wire::BasicCancel<'_>, host: &mut impl Host) -> Result<Flow, Fault> {
+    pub(crate) fn cancel(
+        &mut self,
+        core: &mut Core,
+        m: &wire::BasicCancel<'_>,
+        host: &mut impl Host,
+    ) -> Result<Flow, Fault> {
         let tag = m.consumer_tag.as_str()?.as_bytes();
         let Some(consumer) = self.tags.remove(tag) else {
             // RabbitMQ answers cancelling what is not there, too.
-            return self.answer(core, m.no_wait, Method::BasicCancelOk(wire::BasicCancelOk { consumer_tag: m.consumer_tag }));
+            return self.answer(
+                core,
+                m.no_wait,
+                Method::BasicCancelOk(wire::BasicCancelOk {
+                    consumer_tag: m.consumer_tag,
+                }),
+            );
         };
-        self.ask(core, Class::Alone, (60, 30), m.no_wait, Waiting::Cancelled(tag.to_vec(), consumer), Request::Cancel { consumer }, host)
+        self.ask(
+            core,
+            Class::Alone,
+            (60, 30),
+            m.no_wait,
+            Waiting::Cancelled(tag.to_vec(), consumer),
+            Request::Cancel { consumer },
+            host,
+        )
     }
 
-    pub(crate) fn get(&mut self, core: &mut Core, m: &wire::BasicGet<'_>, host: &mut impl Host) -> Result<Flow, Fault> {
+    pub(crate) fn get(
+        &mut self,
+        core: &mut Core,
+        m: &wire::BasicGet<'_>,
+        host: &mut impl Host,
+    ) -> Result<Flow, Fault> {
         let queue = host.find_queue(&self.queue_name(m.queue)?)?;
         let consumer = match self.getters.get(&queue.id.0) {
             Some(&consumer) => consumer,
@@ -72,7 +135,19 @@ impl Channel {
                 consumer
             }
         };
-        self.ask(core, Class::Alone, (60, 70), false, Waiting::Got(consumer, m.no_ack), Request::Get { consumer, queue, no_ack: m.no_ack }, host)
+        self.ask(
+            core,
+            Class::Alone,
+            (60, 70),
+            false,
+            Waiting::Got(consumer, m.no_ack),
+            Request::Get {
+                consumer,
+                queue,
+                no_ack: m.no_ack,
+            },
+            host,
+        )
     }
 
     /// Bounds what a client that gets from ever new queues makes the session and its host remember. No get is under way.
@@ -81,7 +156,10 @@ impl Channel {
             return;
         }
         self.getters.retain(|_, &mut getter| {
-            let holds = core.consumers.get(&getter).is_some_and(ConsumerEntry::holds_messages);
+            let holds = core
+                .consumers
+                .get(&getter)
+                .is_some_and(ConsumerEntry::holds_messages);
             if !holds {
                 core.consumers.remove(&getter);
                 host.release(getter);
@@ -92,7 +170,14 @@ impl Channel {
     }
 
     /// ack, nack, reject. An error settles nothing.
-    pub(crate) fn settle(&mut self, core: &mut Core, tag: u64, multiple: bool, settlement: Settlement, host: &mut impl Host) -> Result<Flow, Fault> {
+    pub(crate) fn settle(
+        &mut self,
+        core: &mut Core,
+        tag: u64,
+        multiple: bool,
+        settlement: Settlement,
+        host: &mut impl Host,
+    ) -> Result<Flow, Fault> {
         if multiple {
             // 0 stands for all there are; any other tag must be open itself, as RabbitMQ has it.
             if tag != 0 && !self.unacked.contains(tag) {
@@ -112,9 +197,18 @@ impl Channel {
         Ok(Flow::Done)
     }
 
-    pub(crate) fn recover(&mut self, core: &mut Core, requeue: bool, reply: Option<Method<'static>>, host: &mut impl Host) -> Result<Flow, Fault> {
+    pub(crate) fn recover(
+        &mut self,
+        core: &mut Core,
+        requeue: bool,
+        reply: Option<Method<'static>>,
+        host: &mut impl Host,
+    ) -> Result<Flow, Fault> {
         if !requeue {
-            return Err(Fault::Connection(NOT_IMPLEMENTED, "NOT_IMPLEMENTED - requeue=false".into()));
+            return Err(Fault::Connection(
+                NOT_IMPLEMENTED,
+                "NOT_IMPLEMENTED - requeue=false".into(),
+            ));
         }
         if !self.unacked.is_empty() {
             self.settle(core, 0, true, Settlement::Requeue, host)?;

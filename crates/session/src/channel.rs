@@ -16,11 +16,14 @@ use crate::consumers::SharedLimit;
 use crate::publish::Content;
 use crate::requests::Pending;
 use crate::unacked::UnackedTags;
-use bytes::BytesMut;
 use crate::{Fault, Flow, Host, Request};
+use bytes::BytesMut;
 use std::collections::{BTreeMap, VecDeque};
 use warren_model::Settlement;
-use warren_protocol::{CHANNEL_ERROR, ChannelClose, ChannelFlowOk, FrameKind, Method, NOT_IMPLEMENTED, RawFrame, ShortStr, UNEXPECTED_FRAME, method_id};
+use warren_protocol::{
+    CHANNEL_ERROR, ChannelClose, ChannelFlowOk, FrameKind, Method, NOT_IMPLEMENTED, RawFrame,
+    ShortStr, UNEXPECTED_FRAME, method_id,
+};
 
 /// So many queues that a channel gets from are remembered in any case.
 pub(crate) const GETTERS_KEPT: usize = 64;
@@ -37,7 +40,12 @@ enum Farewell {
     /// The client's close is answered.
     CloseOk,
     /// The server's own close; if the client's crosses it, close-ok for that follows.
-    Close { code: u16, text: String, method: (u16, u16), crossed: bool },
+    Close {
+        code: u16,
+        text: String,
+        method: (u16, u16),
+        crossed: bool,
+    },
 }
 
 #[derive(Debug)]
@@ -93,7 +101,12 @@ impl Channel {
     }
 
     /// A frame of an open channel. Faults close the channel or the connection; the caller knows which method to name.
-    pub(crate) fn frame(&mut self, core: &mut Core, frame: &RawFrame<'_>, host: &mut impl Host) -> Result<Flow, Fault> {
+    pub(crate) fn frame(
+        &mut self,
+        core: &mut Core,
+        frame: &RawFrame<'_>,
+        host: &mut impl Host,
+    ) -> Result<Flow, Fault> {
         match frame.kind {
             FrameKind::Method => {
                 if let Some(content) = &self.content {
@@ -107,7 +120,12 @@ impl Channel {
         }
     }
 
-    fn method(&mut self, core: &mut Core, method: Method<'_>, host: &mut impl Host) -> Result<Flow, Fault> {
+    fn method(
+        &mut self,
+        core: &mut Core,
+        method: Method<'_>,
+        host: &mut impl Host,
+    ) -> Result<Flow, Fault> {
         if !self.pending.is_empty() && !self.may_overtake(core, &method) {
             return Ok(Flow::Stall);
         }
@@ -192,7 +210,12 @@ impl Channel {
     }
 
     /// Writes a reply unless the client wants none.
-    pub(crate) fn answer(&self, core: &mut Core, no_wait: bool, method: Method<'_>) -> Result<Flow, Fault> {
+    pub(crate) fn answer(
+        &self,
+        core: &mut Core,
+        no_wait: bool,
+        method: Method<'_>,
+    ) -> Result<Flow, Fault> {
         if !no_wait {
             method.write(self.number, &mut core.out);
         }
@@ -224,7 +247,11 @@ impl Channel {
             held |= ours;
             !ours
         });
-        *self = Self { state: State::Closing, backlog: std::mem::take(&mut self.backlog), ..Self::new(number) };
+        *self = Self {
+            state: State::Closing,
+            backlog: std::mem::take(&mut self.backlog),
+            ..Self::new(number)
+        };
         if held {
             let id = core.next_request();
             self.farewell = Some((id, farewell));
@@ -240,8 +267,18 @@ impl Channel {
                 Method::ChannelCloseOk.write(self.number, &mut core.out);
                 core.channel_closed = true;
             }
-            Farewell::Close { code, text, method, crossed } => {
-                let close = ChannelClose { reply_code: code, reply_text: ShortStr::truncated(&text), class_id: method.0, method_id: method.1 };
+            Farewell::Close {
+                code,
+                text,
+                method,
+                crossed,
+            } => {
+                let close = ChannelClose {
+                    reply_code: code,
+                    reply_text: ShortStr::truncated(&text),
+                    class_id: method.0,
+                    method_id: method.1,
+                };
                 Method::ChannelClose(close).write(self.number, &mut core.out);
                 if crossed {
                     Method::ChannelCloseOk.write(self.number, &mut core.out);
@@ -258,9 +295,25 @@ impl Channel {
     }
 
     /// The server closes the channel.
-    pub(crate) fn fail(&mut self, core: &mut Core, code: u16, text: &str, method: (u16, u16), host: &mut impl Host) {
+    pub(crate) fn fail(
+        &mut self,
+        core: &mut Core,
+        code: u16,
+        text: &str,
+        method: (u16, u16),
+        host: &mut impl Host,
+    ) {
         self.flush_confirms(core);
-        self.release_all(core, host, Farewell::Close { code, text: text.to_owned(), method, crossed: false });
+        self.release_all(
+            core,
+            host,
+            Farewell::Close {
+                code,
+                text: text.to_owned(),
+                method,
+                crossed: false,
+            },
+        );
     }
 
     /// A frame while the channel is being closed.
@@ -280,7 +333,11 @@ impl Channel {
 }
 
 fn refuse(requeue: bool) -> Settlement {
-    if requeue { Settlement::Requeue } else { Settlement::Discard }
+    if requeue {
+        Settlement::Requeue
+    } else {
+        Settlement::Discard
+    }
 }
 
 pub(crate) fn unexpected(text: &str) -> Fault {

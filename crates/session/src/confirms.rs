@@ -33,7 +33,12 @@ pub(crate) struct Confirms {
 impl Confirms {
     /// Numbers begin after `floor`.
     pub(crate) fn new(floor: u64) -> Self {
-        Self { floor, base: floor + 1, open: VecDeque::new(), fresh: Vec::new() }
+        Self {
+            floor,
+            base: floor + 1,
+            open: VecDeque::new(),
+            fresh: Vec::new(),
+        }
     }
 
     /// The number of the next publish.
@@ -62,7 +67,12 @@ impl Confirms {
     /// One outcome of publish `sequence`.
     #[inline]
     pub(crate) fn settle(&mut self, sequence: u64, ok: bool) {
-        let Some(state) = sequence.checked_sub(self.base).and_then(|i| self.open.get_mut(i as usize)) else { return };
+        let Some(state) = sequence
+            .checked_sub(self.base)
+            .and_then(|i| self.open.get_mut(i as usize))
+        else {
+            return;
+        };
         if let State::Open(left, failed) = *state {
             let failed = failed || !ok;
             if left > 1 {
@@ -84,7 +94,12 @@ impl Confirms {
         while let Some(state) = self.open.front().copied() {
             match state {
                 State::Open(..) => break,
-                State::Settled(true) => run = Run { last: self.base - floor, count: run.count + 1 },
+                State::Settled(true) => {
+                    run = Run {
+                        last: self.base - floor,
+                        count: run.count + 1,
+                    }
+                }
                 State::Reported(true) => {}
                 State::Settled(false) | State::Reported(false) => {
                     run.ack(channel, out);
@@ -108,7 +123,9 @@ impl Confirms {
     }
 
     fn state(&mut self, sequence: u64) -> Option<&mut State> {
-        sequence.checked_sub(self.base).and_then(|i| self.open.get_mut(i as usize))
+        sequence
+            .checked_sub(self.base)
+            .and_then(|i| self.open.get_mut(i as usize))
     }
 }
 
@@ -129,9 +146,18 @@ impl Run {
 
 fn answer(ok: bool, delivery_tag: u64, multiple: bool, channel: u16, out: &mut Vec<u8>) {
     if ok {
-        Method::BasicAck(BasicAck { delivery_tag, multiple }).write(channel, out);
+        Method::BasicAck(BasicAck {
+            delivery_tag,
+            multiple,
+        })
+        .write(channel, out);
     } else {
-        Method::BasicNack(BasicNack { delivery_tag, multiple, requeue: false }).write(channel, out);
+        Method::BasicNack(BasicNack {
+            delivery_tag,
+            multiple,
+            requeue: false,
+        })
+        .write(channel, out);
     }
 }
 
@@ -166,7 +192,10 @@ mod tests {
         c.settle(1, true);
         c.settle(2, true);
         c.settle(4, true);
-        assert_eq!(flushed(&mut c), [(true, 1, false), (true, 5, false), (true, 4, false)]);
+        assert_eq!(
+            flushed(&mut c),
+            [(true, 1, false), (true, 5, false), (true, 4, false)]
+        );
         c.settle(2, true);
         c.settle(3, true);
         assert_eq!(flushed(&mut c), [(true, 3, true)]);
@@ -186,12 +215,25 @@ mod tests {
         }
         c.settle(3, false);
         c.settle(7, false);
-        assert_eq!(flushed(&mut c), [(true, 2, true), (false, 3, false), (true, 5, true), (false, 9, false), (false, 7, false)]);
+        assert_eq!(
+            flushed(&mut c),
+            [
+                (true, 2, true),
+                (false, 3, false),
+                (true, 5, true),
+                (false, 9, false),
+                (false, 7, false)
+            ]
+        );
         c.settle(7, true);
         assert_eq!(flushed(&mut c), [], "an outcome too many changes nothing");
         c.settle(8, true);
         c.settle(6, true);
-        assert_eq!(flushed(&mut c), [(true, 6, false), (true, 8, false)], "the ack of 8 stops short of the nacked 7");
+        assert_eq!(
+            flushed(&mut c),
+            [(true, 6, false), (true, 8, false)],
+            "the ack of 8 stops short of the nacked 7"
+        );
     }
 
     #[test]

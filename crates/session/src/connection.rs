@@ -18,8 +18,8 @@ use std::collections::BTreeMap;
 use warren_model::SessionId;
 use warren_protocol as wire;
 use warren_protocol::{
-    CHANNEL_ERROR, COMMAND_INVALID, CONNECTION_FORCED, FRAME_ERROR, FrameKind, Method, NOT_ALLOWED, RawFrame, ShortStr,
-    UNEXPECTED_FRAME, method_id, parse_frame, write_heartbeat,
+    CHANNEL_ERROR, COMMAND_INVALID, CONNECTION_FORCED, FRAME_ERROR, FrameKind, Method, NOT_ALLOWED,
+    RawFrame, ShortStr, UNEXPECTED_FRAME, method_id, parse_frame, write_heartbeat,
 };
 
 /// Before tuning, a frame may be this long: client properties are small.
@@ -56,7 +56,12 @@ pub struct Limits {
 impl Default for Limits {
     /// RabbitMQ's.
     fn default() -> Self {
-        Self { channel_max: 2047, frame_max: 131_072, heartbeat_s: 60, message_max: 16 * 1024 * 1024 }
+        Self {
+            channel_max: 2047,
+            frame_max: 131_072,
+            heartbeat_s: 60,
+            message_max: 16 * 1024 * 1024,
+        }
     }
 }
 
@@ -237,10 +242,16 @@ impl Session {
             Phase::Running => {}
             Phase::Ending | Phase::Closed => return Step::Consumed(buf.len()),
             Phase::Header => return self.protocol_header(buf),
-            Phase::StartOk | Phase::TuneOk | Phase::Open | Phase::Closing => return self.frame(buf, host),
+            Phase::StartOk | Phase::TuneOk | Phase::Open | Phase::Closing => {
+                return self.frame(buf, host);
+            }
         }
-        if let Some((number, whole, len)) = whole_publish(buf, self.frame_limit(), self.core.message_max)
-            && let Some(channel) = self.channels.get_mut(usize::from(number)).and_then(Option::as_deref_mut)
+        if let Some((number, whole, len)) =
+            whole_publish(buf, self.frame_limit(), self.core.message_max)
+            && let Some(channel) = self
+                .channels
+                .get_mut(usize::from(number))
+                .and_then(Option::as_deref_mut)
             && channel.takes_publishes()
         {
             return match channel.accept(&mut self.core, &whole, host) {
@@ -260,7 +271,12 @@ impl Session {
             Ok(Some(frame)) => frame,
             Ok(None) => return Step::Wait,
             Err(error) => {
-                self.close(error.reply_code(), &format!("FRAME_ERROR - {error}"), (0, 0), host);
+                self.close(
+                    error.reply_code(),
+                    &format!("FRAME_ERROR - {error}"),
+                    (0, 0),
+                    host,
+                );
                 // There is no telling where the next frame begins, so close-ok cannot be waited for.
                 self.phase = Phase::Closed;
                 return Step::Consumed(buf.len());
@@ -269,24 +285,44 @@ impl Session {
         let len = frame.wire_len();
         if frame.kind == FrameKind::Heartbeat {
             if !frame.payload.is_empty() {
-                self.close(FRAME_ERROR, "FRAME_ERROR - heartbeat frame with a payload", (0, 0), host);
+                self.close(
+                    FRAME_ERROR,
+                    "FRAME_ERROR - heartbeat frame with a payload",
+                    (0, 0),
+                    host,
+                );
             } else if frame.channel != 0 {
-                self.close(UNEXPECTED_FRAME, "UNEXPECTED_FRAME - heartbeat frame on a channel other than 0", (0, 0), host);
+                self.close(
+                    UNEXPECTED_FRAME,
+                    "UNEXPECTED_FRAME - heartbeat frame on a channel other than 0",
+                    (0, 0),
+                    host,
+                );
             }
             return Step::Consumed(len);
         }
         match self.phase {
-            Phase::Running if frame.channel != 0 => match self.channel_frame(&frame, &buf[..len], host) {
-                Flow::Done => Step::Consumed(len),
-                Flow::Stall | Flow::Hold => Step::Wait,
-            },
+            Phase::Running if frame.channel != 0 => {
+                match self.channel_frame(&frame, &buf[..len], host) {
+                    Flow::Done => Step::Consumed(len),
+                    Flow::Stall | Flow::Hold => Step::Wait,
+                }
+            }
             Phase::Closing => {
                 self.frame_while_closing(&frame);
                 Step::Consumed(len)
             }
-            Phase::Header | Phase::StartOk | Phase::TuneOk | Phase::Open | Phase::Running | Phase::Ending | Phase::Closed => {
+            Phase::Header
+            | Phase::StartOk
+            | Phase::TuneOk
+            | Phase::Open
+            | Phase::Running
+            | Phase::Ending
+            | Phase::Closed => {
                 if let Err(fault) = self.connection_frame(&frame, host) {
-                    let method = method_id(frame.payload).filter(|_| frame.kind == FrameKind::Method).unwrap_or_default();
+                    let method = method_id(frame.payload)
+                        .filter(|_| frame.kind == FrameKind::Method)
+                        .unwrap_or_default();
                     self.fault(0, fault, method, host);
                 }
                 Step::Consumed(len)
@@ -298,14 +334,24 @@ impl Session {
         match self.phase {
             Phase::Header | Phase::StartOk | Phase::TuneOk => HANDSHAKE_FRAME_MAX,
             // No limit agreed: a whole message in one frame, with room for its frame.
-            Phase::Open | Phase::Running | Phase::Ending | Phase::Closing | Phase::Closed if self.core.frame_max == 0 => u32::try_from(self.core.message_max).unwrap_or(u32::MAX),
-            Phase::Open | Phase::Running | Phase::Ending | Phase::Closing | Phase::Closed => self.core.frame_max,
+            Phase::Open | Phase::Running | Phase::Ending | Phase::Closing | Phase::Closed
+                if self.core.frame_max == 0 =>
+            {
+                u32::try_from(self.core.message_max).unwrap_or(u32::MAX)
+            }
+            Phase::Open | Phase::Running | Phase::Ending | Phase::Closing | Phase::Closed => {
+                self.core.frame_max
+            }
         }
     }
 
     /// A frame on a channel's number. `raw` is the whole frame.
     fn channel_frame(&mut self, frame: &RawFrame<'_>, raw: &[u8], host: &mut impl Host) -> Flow {
-        let waits = self.channels.get(usize::from(frame.channel)).and_then(Option::as_deref).is_some_and(|c| !c.backlog.is_empty());
+        let waits = self
+            .channels
+            .get(usize::from(frame.channel))
+            .and_then(Option::as_deref)
+            .is_some_and(|c| !c.backlog.is_empty());
         if !waits {
             match self.dispatch(frame, host) {
                 flow @ (Flow::Done | Flow::Hold) => return flow,
@@ -315,7 +361,11 @@ impl Session {
         if self.core.backlog + raw.len() > BACKLOG_MAX {
             return Flow::Stall;
         }
-        if let Some(channel) = self.channels.get_mut(usize::from(frame.channel)).and_then(Option::as_deref_mut) {
+        if let Some(channel) = self
+            .channels
+            .get_mut(usize::from(frame.channel))
+            .and_then(Option::as_deref_mut)
+        {
             channel.backlog.extend_from_slice(raw);
             self.core.backlog += raw.len();
         }
@@ -325,7 +375,11 @@ impl Session {
     /// Hands a frame to its channel, or opens that.
     fn dispatch(&mut self, frame: &RawFrame<'_>, host: &mut impl Host) -> Flow {
         let number = frame.channel;
-        let Some(channel) = self.channels.get_mut(usize::from(number)).and_then(Option::as_deref_mut) else {
+        let Some(channel) = self
+            .channels
+            .get_mut(usize::from(number))
+            .and_then(Option::as_deref_mut)
+        else {
             self.open_channel(frame, host);
             return Flow::Done;
         };
@@ -346,11 +400,19 @@ impl Session {
     fn open_channel(&mut self, frame: &RawFrame<'_>, host: &mut impl Host) {
         let number = frame.channel;
         if frame.kind != FrameKind::Method || method_id(frame.payload) != Some((20, 10)) {
-            self.close(CHANNEL_ERROR, "CHANNEL_ERROR - expected 'channel.open'", method_of(frame), host);
+            self.close(
+                CHANNEL_ERROR,
+                "CHANNEL_ERROR - expected 'channel.open'",
+                method_of(frame),
+                host,
+            );
             return;
         }
         if self.channel_max != 0 && number > self.channel_max {
-            let text = format!("NOT_ALLOWED - number of channels opened ({number}) has reached the negotiated channel_max ({})", self.channel_max);
+            let text = format!(
+                "NOT_ALLOWED - number of channels opened ({number}) has reached the negotiated channel_max ({})",
+                self.channel_max
+            );
             self.close(NOT_ALLOWED, &text, (20, 10), host);
             return;
         }
@@ -381,7 +443,13 @@ impl Session {
         if self.phase != Phase::Running {
             return;
         }
-        let Some(channel) = self.channels.get_mut(usize::from(number)).and_then(Option::as_deref_mut) else { return };
+        let Some(channel) = self
+            .channels
+            .get_mut(usize::from(number))
+            .and_then(Option::as_deref_mut)
+        else {
+            return;
+        };
         if let Err((fault, method)) = channel.answered(&mut self.core, id, reply, host) {
             self.fault(number, fault, method, host);
         }
@@ -398,7 +466,9 @@ impl Session {
 
     fn drain(&mut self, number: u16, host: &mut impl Host) {
         let index = usize::from(number);
-        let Some(channel) = self.channels.get_mut(index).and_then(Option::as_deref_mut) else { return };
+        let Some(channel) = self.channels.get_mut(index).and_then(Option::as_deref_mut) else {
+            return;
+        };
         if channel.backlog.is_empty() {
             return;
         }
@@ -424,13 +494,19 @@ impl Session {
 
     /// Channels with frames that wait; their confirms and replies will set them going, or [`Session::resume`].
     pub fn has_backlog(&self) -> bool {
-        self.channels.iter().flatten().any(|c| !c.backlog.is_empty())
+        self.channels
+            .iter()
+            .flatten()
+            .any(|c| !c.backlog.is_empty())
     }
 
     /// One outcome of a publish.
     #[inline]
     pub fn confirm(&mut self, number: u16, sequence: u64, ok: bool) {
-        if let Some(channel) = self.channels.get_mut(usize::from(number)).and_then(Option::as_deref_mut)
+        if let Some(channel) = self
+            .channels
+            .get_mut(usize::from(number))
+            .and_then(Option::as_deref_mut)
             && let Some(confirms) = &mut channel.confirms
         {
             confirms.settle(sequence, ok);
@@ -441,7 +517,11 @@ impl Session {
     /// Writes the acks and nacks that are due.
     pub fn flush_confirms(&mut self) {
         while let Some(number) = self.core.dirty.pop() {
-            if let Some(channel) = self.channels.get_mut(usize::from(number)).and_then(Option::as_deref_mut) {
+            if let Some(channel) = self
+                .channels
+                .get_mut(usize::from(number))
+                .and_then(Option::as_deref_mut)
+            {
                 channel.dirty = false;
                 if let Some(confirms) = &mut channel.confirms {
                     confirms.flush(number, &mut self.core.out);
@@ -453,11 +533,17 @@ impl Session {
     fn fault(&mut self, number: u16, fault: Fault, method: (u16, u16), host: &mut impl Host) {
         match fault {
             Fault::Channel(code, text) if number != 0 => {
-                if let Some(channel) = self.channels.get_mut(usize::from(number)).and_then(Option::as_deref_mut) {
+                if let Some(channel) = self
+                    .channels
+                    .get_mut(usize::from(number))
+                    .and_then(Option::as_deref_mut)
+                {
                     channel.fail(&mut self.core, code, &text, method, host);
                 }
             }
-            Fault::Channel(code, text) | Fault::Connection(code, text) => self.close(code, &text, method, host),
+            Fault::Channel(code, text) | Fault::Connection(code, text) => {
+                self.close(code, &text, method, host)
+            }
         }
     }
 
@@ -473,14 +559,24 @@ impl Session {
         }
         self.flush_confirms();
         self.release_channels(host);
-        let close = wire::ConnectionClose { reply_code: code, reply_text: ShortStr::truncated(text), class_id: method.0, method_id: method.1 };
+        let close = wire::ConnectionClose {
+            reply_code: code,
+            reply_text: ShortStr::truncated(text),
+            class_id: method.0,
+            method_id: method.1,
+        };
         Method::ConnectionClose(close).write(0, &mut self.core.out);
         self.phase = Phase::Closing;
     }
 
     /// An operator or the node itself ends the connection (320).
     pub fn force_close(&mut self, why: &str, host: &mut impl Host) {
-        self.close(CONNECTION_FORCED, &format!("CONNECTION_FORCED - {why}"), (0, 0), host);
+        self.close(
+            CONNECTION_FORCED,
+            &format!("CONNECTION_FORCED - {why}"),
+            (0, 0),
+            host,
+        );
     }
 
     fn release_channels(&mut self, host: &mut impl Host) {
@@ -499,12 +595,18 @@ impl Session {
 
     /// An alarm starts or ends: clients that understand it are told, once each.
     pub fn set_blocked(&mut self, reason: Option<&str>) {
-        if self.phase != Phase::Running || !self.connection_blocked || self.blocked == reason.is_some() {
+        if self.phase != Phase::Running
+            || !self.connection_blocked
+            || self.blocked == reason.is_some()
+        {
             return;
         }
         self.blocked = reason.is_some();
         match reason {
-            Some(reason) => Method::ConnectionBlocked(wire::ConnectionBlocked { reason: ShortStr::truncated(reason) }).write(0, &mut self.core.out),
+            Some(reason) => Method::ConnectionBlocked(wire::ConnectionBlocked {
+                reason: ShortStr::truncated(reason),
+            })
+            .write(0, &mut self.core.out),
             None => Method::ConnectionUnblocked.write(0, &mut self.core.out),
         }
     }
@@ -524,12 +626,18 @@ impl Session {
     }
 
     /// A frame on channel 0, or any during the handshake.
-    fn connection_frame(&mut self, frame: &RawFrame<'_>, host: &mut impl Host) -> Result<(), Fault> {
+    fn connection_frame(
+        &mut self,
+        frame: &RawFrame<'_>,
+        host: &mut impl Host,
+    ) -> Result<(), Fault> {
         if frame.channel != 0 {
             return Err(crate::channel::unexpected("the connection is not open yet"));
         }
         if frame.kind != FrameKind::Method {
-            return Err(crate::channel::unexpected("expected method frame on channel 0, got non method frame instead"));
+            return Err(crate::channel::unexpected(
+                "expected method frame on channel 0, got non method frame instead",
+            ));
         }
         match (self.phase, Method::decode(frame.payload)?) {
             (Phase::StartOk, Method::ConnectionStartOk(m)) => self.start_ok(&m, host),
@@ -557,7 +665,10 @@ impl Session {
             }
             (Phase::Running, Method::ConnectionBlocked(_) | Method::ConnectionUnblocked) => Ok(()),
             (phase, method) => {
-                let text = format!("COMMAND_INVALID - unexpected method '{}' on channel 0 in state {phase:?}", method.name());
+                let text = format!(
+                    "COMMAND_INVALID - unexpected method '{}' on channel 0 in state {phase:?}",
+                    method.name()
+                );
                 Err(Fault::Connection(COMMAND_INVALID, text))
             }
         }

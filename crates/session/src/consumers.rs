@@ -8,7 +8,9 @@ use crate::{Fault, Host, Reply, host::Got};
 use std::collections::VecDeque;
 use warren_model::Credit;
 use warren_model::message::Message;
-use warren_protocol::{BasicCancel, BasicGetOk, CLASS_BASIC, Method, RESOURCE_ERROR, write_content, write_deliver};
+use warren_protocol::{
+    BasicCancel, BasicGetOk, CLASS_BASIC, Method, RESOURCE_ERROR, write_content, write_deliver,
+};
 
 /// Credit goes back to a queue's owner in pieces of at least so many bytes.
 const CREDIT_PIECE: u32 = Credit::WINDOW.bytes / 8;
@@ -50,11 +52,28 @@ pub(crate) struct ConsumerEntry {
 
 impl ConsumerEntry {
     pub(crate) fn new(channel: u16, tag: Vec<u8>, no_ack: bool, by_leave: bool) -> Self {
-        Self { channel, tag, no_ack, by_leave, active: true, confirmed: false, lost: false, getter: false, unacked: 0, credit_due: 0, granted: 0, waiting: false }
+        Self {
+            channel,
+            tag,
+            no_ack,
+            by_leave,
+            active: true,
+            confirmed: false,
+            lost: false,
+            getter: false,
+            unacked: 0,
+            credit_due: 0,
+            granted: 0,
+            waiting: false,
+        }
     }
 
     pub(crate) fn getter(channel: u16) -> Self {
-        Self { active: false, getter: true, ..Self::new(channel, Vec::new(), false, false) }
+        Self {
+            active: false,
+            getter: true,
+            ..Self::new(channel, Vec::new(), false, false)
+        }
     }
 
     pub(crate) fn holds_messages(&self) -> bool {
@@ -82,7 +101,9 @@ pub(crate) struct SharedLimit {
 
 impl SharedLimit {
     fn room(&self) -> u32 {
-        self.limit.saturating_sub(self.used).saturating_sub(self.granted)
+        self.limit
+            .saturating_sub(self.used)
+            .saturating_sub(self.granted)
     }
 
     /// The limit is set or lifted: whoever needs leave asks anew.
@@ -115,7 +136,9 @@ impl Core {
         while shared.room() > 0
             && let Some(number) = shared.waiting.pop_front()
         {
-            let Some(entry) = self.consumers.get_mut(&number) else { continue };
+            let Some(entry) = self.consumers.get_mut(&number) else {
+                continue;
+            };
             let room = shared.room();
             entry.waiting = false;
             entry.granted += room;
@@ -125,8 +148,15 @@ impl Core {
     }
 
     /// A consumer is no longer subscribed; its entry stays while it holds messages.
-    pub(crate) fn consumer_gone(&mut self, number: u32, shared: &mut SharedLimit, host: &mut impl Host) {
-        let Some(entry) = self.consumers.get_mut(&number) else { return };
+    pub(crate) fn consumer_gone(
+        &mut self,
+        number: u32,
+        shared: &mut SharedLimit,
+        host: &mut impl Host,
+    ) {
+        let Some(entry) = self.consumers.get_mut(&number) else {
+            return;
+        };
         entry.active = false;
         shared.leaves(number, entry);
         if !entry.holds_messages() {
@@ -137,7 +167,9 @@ impl Core {
 
     #[inline]
     pub(crate) fn settled(&mut self, number: u32, shared: &mut SharedLimit) {
-        let Some(entry) = self.consumers.get_mut(&number) else { return };
+        let Some(entry) = self.consumers.get_mut(&number) else {
+            return;
+        };
         entry.unacked = entry.unacked.saturating_sub(1);
         if !entry.getter {
             shared.used = shared.used.saturating_sub(1);
@@ -153,8 +185,16 @@ impl Session {
     #[inline]
     pub fn deliver(&mut self, d: &Delivered<'_>, host: &mut impl Host) {
         let core = &mut self.core;
-        let Some(entry) = core.consumers.get_mut(&d.consumer) else { return };
-        let Some(channel) = self.channels.get_mut(usize::from(entry.channel)).and_then(Option::as_deref_mut) else { return };
+        let Some(entry) = core.consumers.get_mut(&d.consumer) else {
+            return;
+        };
+        let Some(channel) = self
+            .channels
+            .get_mut(usize::from(entry.channel))
+            .and_then(Option::as_deref_mut)
+        else {
+            return;
+        };
         if channel.state != State::Open {
             return;
         }
@@ -170,7 +210,18 @@ impl Session {
             }
         }
         let m = &d.message;
-        write_deliver(&mut core.out, entry.channel, core.frame_max, &entry.tag, tag, d.redelivered, m.exchange, m.routing_key, m.properties, m.body);
+        write_deliver(
+            &mut core.out,
+            entry.channel,
+            core.frame_max,
+            &entry.tag,
+            tag,
+            d.redelivered,
+            m.exchange,
+            m.routing_key,
+            m.properties,
+            m.body,
+        );
         entry.credit_due += m.record_len() as u32 + Credit::OVERHEAD;
         if entry.credit_due >= CREDIT_PIECE {
             host.credit(d.consumer, std::mem::take(&mut entry.credit_due));
@@ -180,8 +231,16 @@ impl Session {
     /// The message that a [`crate::Request::Get`] found.
     pub fn got(&mut self, channel: u16, id: u64, got: &Got<'_>, host: &mut impl Host) {
         let core = &mut self.core;
-        let Some(ch) = self.channels.get_mut(usize::from(channel)).and_then(Option::as_deref_mut) else { return };
-        let Some((consumer, no_ack)) = ch.get_under_way(id) else { return };
+        let Some(ch) = self
+            .channels
+            .get_mut(usize::from(channel))
+            .and_then(Option::as_deref_mut)
+        else {
+            return;
+        };
+        let Some((consumer, no_ack)) = ch.get_under_way(id) else {
+            return;
+        };
         ch.last_tag += 1;
         let tag = ch.last_tag;
         if !no_ack {
@@ -199,14 +258,25 @@ impl Session {
             message_count: crate::requests::clamp(got.remaining),
         };
         Method::BasicGetOk(ok).write(channel, &mut core.out);
-        write_content(&mut core.out, channel, core.frame_max, CLASS_BASIC, m.properties, m.body);
+        write_content(
+            &mut core.out,
+            channel,
+            core.frame_max,
+            CLASS_BASIC,
+            m.properties,
+            m.body,
+        );
         self.reply(channel, id, Reply::Done, host);
     }
 
     /// A queue's owner has messages for a consumer that needs leave.
     pub fn wants_leave(&mut self, consumer: u32, host: &mut impl Host) {
-        let Some(entry) = self.core.consumers.get_mut(&consumer) else { return };
-        let Some(channel) = open(&mut self.channels, entry.channel) else { return };
+        let Some(entry) = self.core.consumers.get_mut(&consumer) else {
+            return;
+        };
+        let Some(channel) = open(&mut self.channels, entry.channel) else {
+            return;
+        };
         // If it needs none any more its owner is about to hear so.
         if entry.active && entry.by_leave && !entry.waiting {
             entry.waiting = true;
@@ -217,8 +287,12 @@ impl Session {
 
     /// Leave that was granted and not used. After a change of owner, which may have taken leave with it: `u32::MAX`, all there was.
     pub fn leave_back(&mut self, consumer: u32, unused: u32, host: &mut impl Host) {
-        let Some(entry) = self.core.consumers.get_mut(&consumer) else { return };
-        let Some(channel) = open(&mut self.channels, entry.channel) else { return };
+        let Some(entry) = self.core.consumers.get_mut(&consumer) else {
+            return;
+        };
+        let Some(channel) = open(&mut self.channels, entry.channel) else {
+            return;
+        };
         let unused = unused.min(entry.granted);
         entry.granted -= unused;
         channel.shared.granted -= unused;
@@ -227,7 +301,9 @@ impl Session {
 
     /// A consumer's queue is gone, or its owner is: the consumer is told, if the client announced that it understands.
     pub fn cancelled(&mut self, consumer: u32, host: &mut impl Host) {
-        let Some(entry) = self.core.consumers.get_mut(&consumer) else { return };
+        let Some(entry) = self.core.consumers.get_mut(&consumer) else {
+            return;
+        };
         if !entry.active {
             return;
         }
@@ -247,8 +323,15 @@ fn open(channels: &mut [Option<Box<Channel>>], number: u16) -> Option<&mut Chann
 }
 
 impl Channel {
-    pub(crate) fn cancel_by_server(&mut self, core: &mut Core, consumer: u32, host: &mut impl Host) {
-        let Some(entry) = core.consumers.get(&consumer) else { return };
+    pub(crate) fn cancel_by_server(
+        &mut self,
+        core: &mut Core,
+        consumer: u32,
+        host: &mut impl Host,
+    ) {
+        let Some(entry) = core.consumers.get(&consumer) else {
+            return;
+        };
         let tag = entry.tag.clone();
         // Not there: the client is cancelling it itself and will get its answer.
         let known = self.tags.get(&tag) == Some(&consumer);
@@ -257,13 +340,21 @@ impl Channel {
         }
         core.consumer_gone(consumer, &mut self.shared, host);
         if known && core.consumer_cancel_notify {
-            Method::BasicCancel(BasicCancel { consumer_tag: short(&tag), no_wait: true }).write(self.number, &mut core.out);
+            Method::BasicCancel(BasicCancel {
+                consumer_tag: short(&tag),
+                no_wait: true,
+            })
+            .write(self.number, &mut core.out);
         }
     }
 
     /// The getter of the get with this id, if the channel still waits for it.
     fn get_under_way(&self, id: u64) -> Option<(u32, bool)> {
         let pending = self.pending.iter().find(|p| p.id == id)?;
-        if let Waiting::Got(consumer, no_ack) = pending.waiting { Some((consumer, no_ack)) } else { None }
+        if let Waiting::Got(consumer, no_ack) = pending.waiting {
+            Some((consumer, no_ack))
+        } else {
+            None
+        }
     }
 }

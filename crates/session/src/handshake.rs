@@ -6,7 +6,10 @@ use crate::connection::{Identity, Phase, Session, Step};
 use crate::{Fault, Host};
 use warren_model::Refusal;
 use warren_protocol as wire;
-use warren_protocol::{COMMAND_INVALID, FRAME_MIN_SIZE, Method, NOT_ALLOWED, OwnedTable, OwnedValue, PROTOCOL_HEADER, Table};
+use warren_protocol::{
+    COMMAND_INVALID, FRAME_MIN_SIZE, Method, NOT_ALLOWED, OwnedTable, OwnedValue, PROTOCOL_HEADER,
+    Table,
+};
 
 impl Session {
     pub(crate) fn protocol_header(&mut self, buf: &[u8]) -> Step {
@@ -32,7 +35,11 @@ impl Session {
         Step::Consumed(PROTOCOL_HEADER.len())
     }
 
-    pub(crate) fn start_ok(&mut self, m: &wire::ConnectionStartOk<'_>, host: &mut impl Host) -> Result<(), Fault> {
+    pub(crate) fn start_ok(
+        &mut self,
+        m: &wire::ConnectionStartOk<'_>,
+        host: &mut impl Host,
+    ) -> Result<(), Fault> {
         if let Some(wire::Value::Table(capabilities)) = m.client_properties.get("capabilities") {
             let has = |name: &str| matches!(capabilities.get(name), Some(wire::Value::Bool(true)));
             self.authentication_failure_close = has("authentication_failure_close");
@@ -50,25 +57,37 @@ impl Session {
             b"PLAIN" => wire::parse_plain(m.response),
             b"AMQPLAIN" => wire::parse_amqplain(m.response),
             _ => {
-                let text = format!("COMMAND_INVALID - unknown authentication mechanism '{}'", m.mechanism);
+                let text = format!(
+                    "COMMAND_INVALID - unknown authentication mechanism '{}'",
+                    m.mechanism
+                );
                 return Err(Fault::Connection(COMMAND_INVALID, text));
             }
         };
         let verdict = match credentials {
-            Some((user, password)) => host.authenticate(user, password).map(|()| String::from_utf8_lossy(user).into_owned()),
+            Some((user, password)) => host
+                .authenticate(user, password)
+                .map(|()| String::from_utf8_lossy(user).into_owned()),
             None => Err(format!("malformed response for mechanism {}", m.mechanism)),
         };
         match verdict {
             Ok(user) => {
                 self.core.user = user;
-                let tune = wire::ConnectionTune { channel_max: self.limits.channel_max, frame_max: self.limits.frame_max, heartbeat: self.limits.heartbeat_s };
+                let tune = wire::ConnectionTune {
+                    channel_max: self.limits.channel_max,
+                    frame_max: self.limits.frame_max,
+                    heartbeat: self.limits.heartbeat_s,
+                };
                 Method::ConnectionTune(tune).write(0, &mut self.core.out);
                 self.phase = Phase::TuneOk;
             }
             Err(why) => {
                 self.refused_login = Some(why);
                 if self.authentication_failure_close {
-                    let text = format!("ACCESS_REFUSED - Login was refused using authentication mechanism {}. For details see the broker logfile.", m.mechanism);
+                    let text = format!(
+                        "ACCESS_REFUSED - Login was refused using authentication mechanism {}. For details see the broker logfile.",
+                        m.mechanism
+                    );
                     self.close(wire::ACCESS_REFUSED, &text, (0, 0), host);
                 } else {
                     self.phase = Phase::Closed;
@@ -79,8 +98,18 @@ impl Session {
     }
 
     pub(crate) fn tune_ok(&mut self, m: &wire::ConnectionTuneOk) -> Result<(), Fault> {
-        check_tuned("channel_max", u32::from(m.channel_max), 0, u32::from(self.limits.channel_max))?;
-        check_tuned("frame_max", m.frame_max, FRAME_MIN_SIZE, self.limits.frame_max)?;
+        check_tuned(
+            "channel_max",
+            u32::from(m.channel_max),
+            0,
+            u32::from(self.limits.channel_max),
+        )?;
+        check_tuned(
+            "frame_max",
+            m.frame_max,
+            FRAME_MIN_SIZE,
+            self.limits.frame_max,
+        )?;
         self.channel_max = m.channel_max;
         self.core.frame_max = m.frame_max;
         self.heartbeat_s = m.heartbeat;
@@ -88,21 +117,31 @@ impl Session {
         Ok(())
     }
 
-    pub(crate) fn connection_open(&mut self, m: &wire::ConnectionOpen<'_>, host: &mut impl Host) -> Result<(), Fault> {
+    pub(crate) fn connection_open(
+        &mut self,
+        m: &wire::ConnectionOpen<'_>,
+        host: &mut impl Host,
+    ) -> Result<(), Fault> {
         let vhost = m.virtual_host.as_str()?;
-        host.open_vhost(&self.core.user, vhost).map_err(|r| Refusal::new(NOT_ALLOWED, r.text))?;
+        host.open_vhost(&self.core.user, vhost)
+            .map_err(|r| Refusal::new(NOT_ALLOWED, r.text))?;
         self.core.vhost = vhost.to_owned();
         Method::ConnectionOpenOk.write(0, &mut self.core.out);
         self.phase = Phase::Running;
         Ok(())
-    }}
+    }
+}
 
 /// Checks one tuned value against what was offered: 0 means no limit on both sides.
 fn check_tuned(name: &str, value: u32, least: u32, offered: u32) -> Result<(), Fault> {
     let text = if value != 0 && value < least {
         format!("negotiated {name} = {value} is lower than the minimum allowed value ({least})")
     } else if offered != 0 && (value == 0 || value > offered) {
-        let value = if value == 0 { "no limit (0)".to_owned() } else { value.to_string() };
+        let value = if value == 0 {
+            "no limit (0)".to_owned()
+        } else {
+            value.to_string()
+        };
         format!("negotiated {name} = {value} is higher than the maximum allowed value ({offered})")
     } else {
         return Ok(());
@@ -128,7 +167,10 @@ fn server_properties(identity: &Identity) -> OwnedTable {
     for (key, value) in [
         ("cluster_name", identity.cluster_name.as_str()),
         ("copyright", "The Warren authors"),
-        ("information", "Warren, a clustered broker for RabbitMQ clients"),
+        (
+            "information",
+            "Warren, a clustered broker for RabbitMQ clients",
+        ),
         ("node", &identity.node_name),
         ("platform", "Warren"),
         // Clients choose their ways by these two; Warren's ways are RabbitMQ's.

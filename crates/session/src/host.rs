@@ -156,7 +156,12 @@ pub trait Host {
     /// queue.unbind or exchange.unbind beforehand.
     fn check_unbind(&self, command: &Binding) -> Check;
     /// A place for the contents of a queue that is about to be declared.
-    fn choose_place(&mut self, name: &str, durable: bool, exclusive: bool) -> warren_model::command::Place;
+    fn choose_place(
+        &mut self,
+        name: &str,
+        durable: bool,
+        exclusive: bool,
+    ) -> warren_model::command::Place;
 
     /// Takes a publish.
     fn publish(&mut self, publish: &Publish<'_>) -> Published;

@@ -42,7 +42,11 @@ pub(crate) enum Fault {
 impl From<Refusal> for Fault {
     fn from(refusal: Refusal) -> Self {
         let text = format!("{} - {}", reply_name(refusal.code), refusal.text);
-        if is_connection_error(refusal.code) { Self::Connection(refusal.code, text) } else { Self::Channel(refusal.code, text) }
+        if is_connection_error(refusal.code) {
+            Self::Connection(refusal.code, text)
+        } else {
+            Self::Channel(refusal.code, text)
+        }
     }
 }
 

@@ -8,8 +8,9 @@ use crate::connection::Core;
 use crate::{Fault, Flow, Host, Publish, Published};
 use warren_model::Refusal;
 use warren_protocol::{
-    BasicPublish, BasicReturn, CLASS_BASIC, FRAME_OVERHEAD, FrameKind, Method, NO_ROUTE, NOT_IMPLEMENTED, Properties, SYNTAX_ERROR, ShortStr, parse_content_header, parse_frame, property_flags,
-    validate_properties, write_content,
+    BasicPublish, BasicReturn, CLASS_BASIC, FRAME_OVERHEAD, FrameKind, Method, NO_ROUTE,
+    NOT_IMPLEMENTED, Properties, SYNTAX_ERROR, ShortStr, parse_content_header, parse_frame,
+    property_flags, validate_properties, write_content,
 };
 
 /// A publish that is arriving in pieces.
@@ -50,14 +51,23 @@ pub(crate) struct Whole<'a> {
 /// The publish at the front of `buf`, and its length in bytes, if it starts there, is whole, and its body is in one frame.
 /// What is wrong with a publish is for the other way to find out.
 #[inline]
-pub(crate) fn whole_publish(buf: &[u8], limit: u32, message_max: u64) -> Option<(u16, Whole<'_>, usize)> {
+pub(crate) fn whole_publish(
+    buf: &[u8],
+    limit: u32,
+    message_max: u64,
+) -> Option<(u16, Whole<'_>, usize)> {
     // Type, channel, size, class 60, method 40.
     if buf.len() < 11 || buf[0] != 1 || buf[7..11] != [0, 60, 0, 40] {
         return None;
     }
     let method = parse_frame(buf, limit).ok()??;
-    let Method::BasicPublish(publish) = Method::decode(method.payload).ok()? else { return None };
-    if publish.immediate || publish.exchange.as_str().is_err() || publish.routing_key.as_str().is_err() {
+    let Method::BasicPublish(publish) = Method::decode(method.payload).ok()? else {
+        return None;
+    };
+    if publish.immediate
+        || publish.exchange.as_str().is_err()
+        || publish.routing_key.as_str().is_err()
+    {
         return None;
     }
     let mut end = method.payload.len() + FRAME_OVERHEAD;
@@ -73,7 +83,10 @@ pub(crate) fn whole_publish(buf: &[u8], limit: u32, message_max: u64) -> Option<
     let mut body: &[u8] = &[];
     if header.body_size > 0 {
         let body_frame = parse_frame(&buf[end..], limit).ok()??;
-        if body_frame.kind != FrameKind::Body || body_frame.channel != method.channel || body_frame.payload.len() as u64 != header.body_size {
+        if body_frame.kind != FrameKind::Body
+            || body_frame.channel != method.channel
+            || body_frame.payload.len() as u64 != header.body_size
+        {
             return None;
         }
         body = body_frame.payload;
@@ -93,12 +106,18 @@ impl Channel {
     /// True if a publish may be handed on as soon as it is there.
     #[inline]
     pub(crate) fn takes_publishes(&self) -> bool {
-        self.state == State::Open && self.pending.is_empty() && self.backlog.is_empty() && self.content.is_none()
+        self.state == State::Open
+            && self.pending.is_empty()
+            && self.backlog.is_empty()
+            && self.content.is_none()
     }
 
     pub(crate) fn begin_publish(&mut self, publish: &BasicPublish<'_>) -> Result<Flow, Fault> {
         if publish.immediate {
-            return Err(Fault::Connection(NOT_IMPLEMENTED, "NOT_IMPLEMENTED - immediate=true".into()));
+            return Err(Fault::Connection(
+                NOT_IMPLEMENTED,
+                "NOT_IMPLEMENTED - immediate=true".into(),
+            ));
         }
         publish.exchange.as_str()?;
         publish.routing_key.as_str()?;
@@ -111,51 +130,87 @@ impl Channel {
         Ok(Flow::Done)
     }
 
-    pub(crate) fn content_header(&mut self, core: &mut Core, payload: &[u8], host: &mut impl Host) -> Result<Flow, Fault> {
+    pub(crate) fn content_header(
+        &mut self,
+        core: &mut Core,
+        payload: &[u8],
+        host: &mut impl Host,
+    ) -> Result<Flow, Fault> {
         if !self.pending.is_empty() {
             return Ok(Flow::Stall);
         }
         let Some(content) = &mut self.content else {
-            return Err(unexpected("expected method frame, got non method frame instead"));
+            return Err(unexpected(
+                "expected method frame, got non method frame instead",
+            ));
         };
         if content.arriving.is_some() {
-            return Err(unexpected("expected content body, got non content body frame instead"));
+            return Err(unexpected(
+                "expected content body, got non content body frame instead",
+            ));
         }
         let header = parse_content_header(payload)?;
         if header.class != CLASS_BASIC {
-            return Err(unexpected(&format!("expected content header for class 60, got one for class {} instead", header.class)));
+            return Err(unexpected(&format!(
+                "expected content header for class 60, got one for class {} instead",
+                header.class
+            )));
         }
         if header.body_size > core.message_max {
-            let text = format!("message size {} is larger than configured max size {}", header.body_size, core.message_max);
+            let text = format!(
+                "message size {} is larger than configured max size {}",
+                header.body_size, core.message_max
+            );
             return Err(Refusal::precondition_failed(text).into());
         }
         if header.body_size == 0 {
-            return self.finish_content(core, header.properties, Vec::new(), host).map(|(flow, _)| flow);
+            return self
+                .finish_content(core, header.properties, Vec::new(), host)
+                .map(|(flow, _)| flow);
         }
         // The memory for a body is taken as it arrives, never as it is announced.
-        content.arriving = Some(Arriving { properties: header.properties.to_vec(), body: Vec::with_capacity(header.body_size.min(64 * 1024) as usize), size: header.body_size });
+        content.arriving = Some(Arriving {
+            properties: header.properties.to_vec(),
+            body: Vec::with_capacity(header.body_size.min(64 * 1024) as usize),
+            size: header.body_size,
+        });
         Ok(Flow::Done)
     }
 
-    pub(crate) fn content_body(&mut self, core: &mut Core, payload: &[u8], host: &mut impl Host) -> Result<Flow, Fault> {
+    pub(crate) fn content_body(
+        &mut self,
+        core: &mut Core,
+        payload: &[u8],
+        host: &mut impl Host,
+    ) -> Result<Flow, Fault> {
         if !self.pending.is_empty() {
             return Ok(Flow::Stall);
         }
         let Some(content) = &mut self.content else {
-            return Err(unexpected("expected method frame, got non method frame instead"));
+            return Err(unexpected(
+                "expected method frame, got non method frame instead",
+            ));
         };
         let Some(arriving) = &mut content.arriving else {
-            return Err(unexpected("expected content header for class 60, got non content header frame instead"));
+            return Err(unexpected(
+                "expected content header for class 60, got non content header frame instead",
+            ));
         };
         let before = arriving.body.len();
         if (before + payload.len()) as u64 > arriving.size {
-            return Err(unexpected(&format!("content body is larger than the {} bytes that its header announced", arriving.size)));
+            return Err(unexpected(&format!(
+                "content body is larger than the {} bytes that its header announced",
+                arriving.size
+            )));
         }
         arriving.body.extend_from_slice(payload);
         if (arriving.body.len() as u64) < arriving.size {
             return Ok(Flow::Done);
         }
-        let (properties, body) = (std::mem::take(&mut arriving.properties), std::mem::take(&mut arriving.body));
+        let (properties, body) = (
+            std::mem::take(&mut arriving.properties),
+            std::mem::take(&mut arriving.body),
+        );
         let (flow, body) = self.finish_content(core, &properties, body, host)?;
         if flow == Flow::Hold
             && let Some(arriving) = self.content.as_mut().and_then(|c| c.arriving.as_mut())
@@ -168,9 +223,23 @@ impl Channel {
         Ok(flow)
     }
 
-    fn finish_content(&mut self, core: &mut Core, properties: &[u8], body: Vec<u8>, host: &mut impl Host) -> Result<(Flow, Vec<u8>), Fault> {
-        let Some(content) = self.content.take() else { return Ok((Flow::Done, body)) };
-        let whole = Whole { exchange: &content.exchange, routing_key: &content.routing_key, mandatory: content.mandatory, properties, body: &body };
+    fn finish_content(
+        &mut self,
+        core: &mut Core,
+        properties: &[u8],
+        body: Vec<u8>,
+        host: &mut impl Host,
+    ) -> Result<(Flow, Vec<u8>), Fault> {
+        let Some(content) = self.content.take() else {
+            return Ok((Flow::Done, body));
+        };
+        let whole = Whole {
+            exchange: &content.exchange,
+            routing_key: &content.routing_key,
+            mandatory: content.mandatory,
+            properties,
+            body: &body,
+        };
         let flow = self.accept(core, &whole, host)?;
         if flow == Flow::Hold {
             self.content = Some(content);
@@ -180,7 +249,12 @@ impl Channel {
 
     /// Checks a publish and hands it to the host.
     #[inline]
-    pub(crate) fn accept(&mut self, core: &mut Core, whole: &Whole<'_>, host: &mut impl Host) -> Result<Flow, Fault> {
+    pub(crate) fn accept(
+        &mut self,
+        core: &mut Core,
+        whole: &Whole<'_>,
+        host: &mut impl Host,
+    ) -> Result<Flow, Fault> {
         check_properties(whole.properties, &core.user)?;
         let sequence = self.confirms.as_ref().map(|c| c.next());
         let publish = Publish {
@@ -213,7 +287,12 @@ impl Channel {
                     confirms.push_failed();
                     self.confirm_soon(core);
                 }
-                None => return Err(Fault::Connection(warren_protocol::CONNECTION_FORCED, format!("CONNECTION_FORCED - {why}"))),
+                None => {
+                    return Err(Fault::Connection(
+                        warren_protocol::CONNECTION_FORCED,
+                        format!("CONNECTION_FORCED - {why}"),
+                    ));
+                }
             },
         }
         Ok(Flow::Done)
@@ -227,7 +306,14 @@ impl Channel {
             routing_key: ShortStr::new(whole.routing_key).unwrap_or_default(),
         };
         Method::BasicReturn(method).write(self.number, &mut core.out);
-        write_content(&mut core.out, self.number, core.frame_max, CLASS_BASIC, whole.properties, whole.body);
+        write_content(
+            &mut core.out,
+            self.number,
+            core.frame_max,
+            CLASS_BASIC,
+            whole.properties,
+            whole.body,
+        );
     }
 
     /// Lists the channel for the next flush of confirms.
@@ -248,7 +334,9 @@ fn check_properties(raw: &[u8], user: &str) -> Result<(), Fault> {
     let flags = property_flags(raw)?;
     // A second flag word: properties that nobody has defined, which consumers could not read.
     if flags.0 & 1 != 0 {
-        return Err(Refusal::new(SYNTAX_ERROR, "property flags beyond those of class basic").into());
+        return Err(
+            Refusal::new(SYNTAX_ERROR, "property flags beyond those of class basic").into(),
+        );
     }
     if !flags.has_expiration() && !flags.has_user_id() {
         return Ok(validate_properties(raw)?);
@@ -256,15 +344,25 @@ fn check_properties(raw: &[u8], user: &str) -> Result<(), Fault> {
     let properties = Properties::parse(raw)?;
     if let Some(expiration) = properties.expiration {
         // RabbitMQ's bound: what fits its timers, 2^32 - 1 milliseconds.
-        let valid = expiration.as_str().ok().filter(|s| !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit())).and_then(|s| s.parse::<u64>().ok()).is_some_and(|ms| ms < 1 << 32);
+        let valid = expiration
+            .as_str()
+            .ok()
+            .filter(|s| !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit()))
+            .and_then(|s| s.parse::<u64>().ok())
+            .is_some_and(|ms| ms < 1 << 32);
         if !valid {
-            return Err(Refusal::precondition_failed(format!("invalid expiration '{expiration}'")).into());
+            return Err(
+                Refusal::precondition_failed(format!("invalid expiration '{expiration}'")).into(),
+            );
         }
     }
     if let Some(claimed) = properties.user_id
         && claimed.as_bytes() != user.as_bytes()
     {
-        return Err(Refusal::precondition_failed(format!("user_id property set to '{claimed}' but authenticated user was '{user}'")).into());
+        return Err(Refusal::precondition_failed(format!(
+            "user_id property set to '{claimed}' but authenticated user was '{user}'"
+        ))
+        .into());
     }
     Ok(())
 }

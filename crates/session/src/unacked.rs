@@ -22,7 +22,12 @@ pub(crate) struct UnackedTags {
 impl UnackedTags {
     #[inline]
     pub(crate) fn push(&mut self, tag: u64, consumer: u32, position: u64) {
-        self.list.push_back(Unacked { tag, consumer, position, settled: false });
+        self.list.push_back(Unacked {
+            tag,
+            consumer,
+            position,
+            settled: false,
+        });
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -32,7 +37,11 @@ impl UnackedTags {
     /// Takes the delivery with this tag.
     #[inline]
     pub(crate) fn take(&mut self, tag: u64) -> Option<Unacked> {
-        if self.list.front().is_some_and(|u| u.tag == tag && !u.settled) {
+        if self
+            .list
+            .front()
+            .is_some_and(|u| u.tag == tag && !u.settled)
+        {
             let found = self.list.pop_front();
             self.trim();
             return found;
@@ -51,7 +60,9 @@ impl UnackedTags {
 
     /// Whether `tag` is open, which a `multiple` settlement asks of the tag that it names.
     pub(crate) fn contains(&self, tag: u64) -> bool {
-        self.list.binary_search_by_key(&tag, |u| u.tag).is_ok_and(|i| !self.list[i].settled)
+        self.list
+            .binary_search_by_key(&tag, |u| u.tag)
+            .is_ok_and(|i| !self.list[i].settled)
     }
 
     /// Takes all with tags up to `tag`, in order; all there are if `None`.

@@ -69,7 +69,10 @@ pub struct NodeSection {
 
 impl Default for NodeSection {
     fn default() -> Self {
-        Self { name: "node1".into(), data_dir: "warren-data".into() }
+        Self {
+            name: "node1".into(),
+            data_dir: "warren-data".into(),
+        }
     }
 }
 
@@ -83,7 +86,9 @@ pub struct Amqp {
 
 impl Default for Amqp {
     fn default() -> Self {
-        Self { listen: ([127, 0, 0, 1], 5672).into() }
+        Self {
+            listen: ([127, 0, 0, 1], 5672).into(),
+        }
     }
 }
 
@@ -97,7 +102,9 @@ pub struct Http {
 
 impl Default for Http {
     fn default() -> Self {
-        Self { listen: ([127, 0, 0, 1], 15672).into() }
+        Self {
+            listen: ([127, 0, 0, 1], 15672).into(),
+        }
     }
 }
 
@@ -117,7 +124,12 @@ pub struct Cluster {
 
 impl Default for Cluster {
     fn default() -> Self {
-        Self { name: "warren".into(), listen: ([127, 0, 0, 1], 7671).into(), peers: Vec::new(), shards: 64 }
+        Self {
+            name: "warren".into(),
+            listen: ([127, 0, 0, 1], 7671).into(),
+            peers: Vec::new(),
+            shards: 64,
+        }
     }
 }
 
@@ -189,7 +201,10 @@ pub struct Log {
 
 impl Default for Log {
     fn default() -> Self {
-        Self { level: Level::Info, format: Format::Text }
+        Self {
+            level: Level::Info,
+            format: Format::Text,
+        }
     }
 }
 
@@ -222,8 +237,14 @@ pub enum Format {
 impl File {
     /// Reads and checks a file.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
-        let file: Self = toml::from_str(&text).map_err(|e| ConfigError::Parse { path: path.to_owned(), message: e.to_string() })?;
+        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
+            path: path.to_owned(),
+            source,
+        })?;
+        let file: Self = toml::from_str(&text).map_err(|e| ConfigError::Parse {
+            path: path.to_owned(),
+            message: e.to_string(),
+        })?;
         file.check(path, &text)?;
         Ok(file)
     }
@@ -231,41 +252,92 @@ impl File {
     fn check(&self, path: &Path, text: &str) -> Result<(), ConfigError> {
         let bad = |key: &'static str, value: String, allowed: String| {
             let last = key.rsplit('.').next().unwrap_or(key);
-            let line = text.lines().position(|l| l.trim_start().starts_with(last)).map_or(String::new(), |n| format!(":{}", n + 1));
-            Err(ConfigError::Value { path: format!("{}{line}", path.display()), key, value, allowed })
+            let line = text
+                .lines()
+                .position(|l| l.trim_start().starts_with(last))
+                .map_or(String::new(), |n| format!(":{}", n + 1));
+            Err(ConfigError::Value {
+                path: format!("{}{line}", path.display()),
+                key,
+                value,
+                allowed,
+            })
         };
         let name = &self.node.name;
         if name.is_empty() || name.len() > 255 {
-            return bad("node.name", format!("\"{name}\""), "1 to 255 bytes are allowed".into());
+            return bad(
+                "node.name",
+                format!("\"{name}\""),
+                "1 to 255 bytes are allowed".into(),
+            );
         }
         let peers = &self.cluster.peers;
         if !peers.is_empty() && !peers.iter().any(|p| p.name == *name) {
             let names: Vec<&str> = peers.iter().map(|p| p.name.as_str()).collect();
-            return bad("node.name", format!("\"{name}\""), format!("the name must be one of cluster.peers: {}", names.join(", ")));
+            return bad(
+                "node.name",
+                format!("\"{name}\""),
+                format!(
+                    "the name must be one of cluster.peers: {}",
+                    names.join(", ")
+                ),
+            );
         }
         for (i, peer) in peers.iter().enumerate() {
             if peers[..i].iter().any(|p| p.name == peer.name) {
-                return bad("cluster.peers", format!("\"{}\"", peer.name), "each node's name may stand there once".into());
+                return bad(
+                    "cluster.peers",
+                    format!("\"{}\"", peer.name),
+                    "each node's name may stand there once".into(),
+                );
             }
-            if peer.address.rsplit_once(':').is_none_or(|(host, port)| host.is_empty() || port.parse::<u16>().is_err()) {
-                return bad("cluster.peers", format!("\"{}\"", peer.address), "an address has the form host:port".into());
+            if peer
+                .address
+                .rsplit_once(':')
+                .is_none_or(|(host, port)| host.is_empty() || port.parse::<u16>().is_err())
+            {
+                return bad(
+                    "cluster.peers",
+                    format!("\"{}\"", peer.address),
+                    "an address has the form host:port".into(),
+                );
             }
         }
         if !(1..=4096).contains(&self.cluster.shards) {
-            return bad("cluster.shards", self.cluster.shards.to_string(), "1 to 4096 are allowed".into());
+            return bad(
+                "cluster.shards",
+                self.cluster.shards.to_string(),
+                "1 to 4096 are allowed".into(),
+            );
         }
         if peers.len() > 1 && self.tls.is_none() {
-            return bad("tls", "(missing)".into(), "nodes talk to each other over TLS only: give [tls] ca, certificate and key".into());
+            return bad(
+                "tls",
+                "(missing)".into(),
+                "nodes talk to each other over TLS only: give [tls] ca, certificate and key".into(),
+            );
         }
         let limits = &self.limits;
         if limits.frame_max != 0 && limits.frame_max < 8192 {
-            return bad("limits.frame_max", limits.frame_max.to_string(), "0 (no limit) or at least 8192 bytes are allowed".into());
+            return bad(
+                "limits.frame_max",
+                limits.frame_max.to_string(),
+                "0 (no limit) or at least 8192 bytes are allowed".into(),
+            );
         }
         if limits.message_bytes_max == 0 || limits.message_bytes_max > 512 << 20 {
-            return bad("limits.message_bytes_max", limits.message_bytes_max.to_string(), "1 to 536870912 bytes are allowed".into());
+            return bad(
+                "limits.message_bytes_max",
+                limits.message_bytes_max.to_string(),
+                "1 to 536870912 bytes are allowed".into(),
+            );
         }
         if !(limits.memory_watermark > 0.0 && limits.memory_watermark <= 1.0) {
-            return bad("limits.memory_watermark", limits.memory_watermark.to_string(), "above 0 and at most 1 is allowed".into());
+            return bad(
+                "limits.memory_watermark",
+                limits.memory_watermark.to_string(),
+                "above 0 and at most 1 is allowed".into(),
+            );
         }
         Ok(())
     }
@@ -285,12 +357,31 @@ mod tests {
     #[test]
     fn mistakes_name_file_line_key_and_what_is_allowed() {
         let unknown = error("[node]\nname = \"a\"\n\n[amqp]\nlisen = \"127.0.0.1:1\"\n");
-        assert!(unknown.contains("node.toml") && unknown.contains("line 5") && unknown.contains("lisen") && unknown.contains("listen"), "{unknown}");
+        assert!(
+            unknown.contains("node.toml")
+                && unknown.contains("line 5")
+                && unknown.contains("lisen")
+                && unknown.contains("listen"),
+            "{unknown}"
+        );
         let level = error("[log]\nlevel = \"loud\"\n");
-        assert!(level.contains("line 2") && level.contains("loud") && level.contains("debug"), "{level}");
+        assert!(
+            level.contains("line 2") && level.contains("loud") && level.contains("debug"),
+            "{level}"
+        );
         let range = error("[cluster]\nname = \"c\"\nshards = 0\n");
-        assert!(range.contains("node.toml:3") && range.contains("cluster.shards") && range.contains("1 to 4096"), "{range}");
-        let peer = error("[node]\nname = \"x\"\n[cluster]\npeers = [{ name = \"a\", address = \"127.0.0.1:1\" }]\n");
-        assert!(peer.contains("node.name") && peer.contains("must be one of cluster.peers: a"), "{peer}");
+        assert!(
+            range.contains("node.toml:3")
+                && range.contains("cluster.shards")
+                && range.contains("1 to 4096"),
+            "{range}"
+        );
+        let peer = error(
+            "[node]\nname = \"x\"\n[cluster]\npeers = [{ name = \"a\", address = \"127.0.0.1:1\" }]\n",
+        );
+        assert!(
+            peer.contains("node.name") && peer.contains("must be one of cluster.peers: a"),
+            "{peer}"
+        );
     }
 }

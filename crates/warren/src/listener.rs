@@ -14,14 +14,19 @@ const BACKLOG: i32 = 4096;
 /// Binds a TCP socket, with an error that says which.
 pub fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
     let listen = || -> std::io::Result<TcpListener> {
-        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        let socket = Socket::new(
+            Domain::for_address(address),
+            Type::STREAM,
+            Some(Protocol::TCP),
+        )?;
         socket.set_reuse_address(true)?;
         socket.set_nonblocking(true)?;
         socket.bind(&address.into())?;
         socket.listen(BACKLOG)?;
         TcpListener::from_std(socket.into())
     };
-    listen().with_context(|| format!("cannot listen on {address}: is another process using that port?"))
+    listen()
+        .with_context(|| format!("cannot listen on {address}: is another process using that port?"))
 }
 
 /// Accepts clients until it is dropped.

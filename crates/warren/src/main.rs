@@ -24,7 +24,10 @@ const EX_SOFTWARE: u8 = 70;
 
 /// A clustered message broker that every RabbitMQ client already speaks to.
 #[derive(Parser)]
-#[command(version, after_help = "Example: warren --config cluster-config/node1.toml\nWithout a configuration: a single node on 127.0.0.1:5672 with its data in ./warren-data")]
+#[command(
+    version,
+    after_help = "Example: warren --config cluster-config/node1.toml\nWithout a configuration: a single node on 127.0.0.1:5672 with its data in ./warren-data"
+)]
 struct Arguments {
     /// Configuration file (TOML).
     #[arg(long, value_name = "FILE")]
@@ -72,16 +75,32 @@ fn fail(code: u8, error: &(impl std::fmt::Display + ?Sized)) -> ExitCode {
 
 /// Consensus and links have a runtime of their own, so that heartbeats and leases are kept while queues and clients use up the rest.
 fn runtimes() -> std::io::Result<(Runtime, Runtime)> {
-    let control = Builder::new_multi_thread().worker_threads(1).thread_name("warren-control").enable_all().build()?;
-    let work = Builder::new_multi_thread().thread_name("warren-work").enable_all().build()?;
+    let control = Builder::new_multi_thread()
+        .worker_threads(1)
+        .thread_name("warren-control")
+        .enable_all()
+        .build()?;
+    let work = Builder::new_multi_thread()
+        .thread_name("warren-work")
+        .enable_all()
+        .build()?;
     Ok((control, work))
 }
 
 async fn run(file: File, tls: Tls, work: tokio::runtime::Handle) -> anyhow::Result<()> {
     let listener = listener::bind(file.amqp.listen)?;
     let http = listener::bind(file.http.listen)?;
-    let storage = RocksStorage::open(&file.node.data_dir, &warren_storage_rocksdb::Settings::default())?;
-    let node = Node::start(node_config(&file, tls), Arc::new(storage), Arc::new(TokioNetwork::default()), work.clone()).await?;
+    let storage = RocksStorage::open(
+        &file.node.data_dir,
+        &warren_storage_rocksdb::Settings::default(),
+    )?;
+    let node = Node::start(
+        node_config(&file, tls),
+        Arc::new(storage),
+        Arc::new(TokioNetwork::default()),
+        work.clone(),
+    )
+    .await?;
     let serving = work.spawn(listener::serve(node.clone(), listener));
     let api = work.spawn(warren_management::serve(node.clone(), http));
     tracing::info!(amqp = %file.amqp.listen, http = %file.http.listen, "listening");
@@ -95,7 +114,10 @@ async fn run(file: File, tls: Tls, work: tokio::runtime::Handle) -> anyhow::Resu
 
 async fn stop_signal() -> std::io::Result<&'static str> {
     use tokio::signal::unix::{SignalKind, signal};
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let (mut terminate, mut interrupt) = (
+        signal(SignalKind::terminate())?,
+        signal(SignalKind::interrupt())?,
+    );
     Ok(tokio::select! {
         _ = terminate.recv() => "SIGTERM",
         _ = interrupt.recv() => "SIGINT",
@@ -103,10 +125,25 @@ async fn stop_signal() -> std::io::Result<&'static str> {
 }
 
 fn node_config(file: &File, tls: Tls) -> Config {
-    let address = |peer: &config::Peer| PeerAddress { name: peer.name.clone(), address: peer.address.clone() };
-    let own = file.cluster.peers.iter().find(|p| p.name == file.node.name).map(address);
-    let own = own.unwrap_or_else(|| PeerAddress { name: file.node.name.clone(), address: file.cluster.listen.to_string() });
-    let peers = if file.cluster.peers.is_empty() { vec![own.clone()] } else { file.cluster.peers.iter().map(address).collect() };
+    let address = |peer: &config::Peer| PeerAddress {
+        name: peer.name.clone(),
+        address: peer.address.clone(),
+    };
+    let own = file
+        .cluster
+        .peers
+        .iter()
+        .find(|p| p.name == file.node.name)
+        .map(address);
+    let own = own.unwrap_or_else(|| PeerAddress {
+        name: file.node.name.clone(),
+        address: file.cluster.listen.to_string(),
+    });
+    let peers = if file.cluster.peers.is_empty() {
+        vec![own.clone()]
+    } else {
+        file.cluster.peers.iter().map(address).collect()
+    };
     let limits = &file.limits;
     Config {
         name: file.node.name.clone(),
@@ -120,7 +157,12 @@ fn node_config(file: &File, tls: Tls) -> Config {
         tls,
         seed: None,
         settings: Settings {
-            limits: Limits { channel_max: limits.channel_max, frame_max: limits.frame_max, heartbeat_s: limits.heartbeat_s, message_max: limits.message_bytes_max },
+            limits: Limits {
+                channel_max: limits.channel_max,
+                frame_max: limits.frame_max,
+                heartbeat_s: limits.heartbeat_s,
+                message_max: limits.message_bytes_max,
+            },
             unroutable_wait: Duration::from_millis(limits.unroutable_wait_ms),
             memory_limit_bytes: (memory_bytes() as f64 * limits.memory_watermark) as u64,
             loopback_users: limits.loopback_users.clone(),
@@ -135,28 +177,51 @@ fn tls(file: &File, config: Option<&Path>) -> anyhow::Result<Tls> {
         return alone(&file.node.name);
     };
     let beside = config.and_then(Path::parent).unwrap_or(Path::new(""));
-    Ok(Tls::load(beside.join(&section.certificate), beside.join(&section.key), beside.join(&section.ca))?)
+    Ok(Tls::load(
+        beside.join(&section.certificate),
+        beside.join(&section.key),
+        beside.join(&section.ca),
+    )?)
 }
 
 fn alone(name: &str) -> anyhow::Result<Tls> {
-    use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, PKCS_ED25519};
+    use rcgen::{
+        BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+        PKCS_ED25519,
+    };
     let ca_key = KeyPair::generate_for(&PKCS_ED25519)?;
     let mut authority = CertificateParams::new(Vec::new())?;
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let ca = authority.self_signed(&ca_key)?;
     let key = KeyPair::generate_for(&PKCS_ED25519)?;
-    let mut own = CertificateParams::new(vec![warren_transport::SERVER_NAME.to_owned(), name.to_owned()])?;
-    own.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+    let mut own = CertificateParams::new(vec![
+        warren_transport::SERVER_NAME.to_owned(),
+        name.to_owned(),
+    ])?;
+    own.extended_key_usages = vec![
+        ExtendedKeyUsagePurpose::ServerAuth,
+        ExtendedKeyUsagePurpose::ClientAuth,
+    ];
     let certificate = own.signed_by(&key, &Issuer::new(authority, ca_key))?;
-    Ok(Tls::from_pem(certificate.pem().as_bytes(), key.serialize_pem().as_bytes(), ca.pem().as_bytes())?)
+    Ok(Tls::from_pem(
+        certificate.pem().as_bytes(),
+        key.serialize_pem().as_bytes(),
+        ca.pem().as_bytes(),
+    )?)
 }
 
 /// The machine's memory, or 1 GiB where it cannot be told.
 fn memory_bytes() -> u64 {
-    let total = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
-        let line = text.lines().find(|l| l.starts_with("MemTotal:"))?.split_whitespace().nth(1)?;
-        line.parse::<u64>().ok()
-    });
+    let total = std::fs::read_to_string("/proc/meminfo")
+        .ok()
+        .and_then(|text| {
+            let line = text
+                .lines()
+                .find(|l| l.starts_with("MemTotal:"))?
+                .split_whitespace()
+                .nth(1)?;
+            line.parse::<u64>().ok()
+        });
     total.map_or(1 << 30, |kib| kib * 1024)
 }
 
@@ -171,8 +236,11 @@ fn start_log(file: &File) {
     };
     // The libraries below speak of their own affairs; RUST_LOG shows them.
     let quiet = "openraft=warn,quinn=warn,quinn_proto=warn,rustls=warn,h2=warn,hyper=warn";
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(format!("{level},{quiet}")));
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let filter = EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| EnvFilter::new(format!("{level},{quiet}")));
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
     match file.log.format {
         Format::Text => builder.with_ansi(false).init(),
         Format::Json => builder.json().init(),

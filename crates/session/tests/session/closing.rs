@@ -1,6 +1,8 @@
 //! A close is told when the queues have back what was held: what waits for that, and what happens meanwhile.
 
-use crate::peer::{B, Call, H, M, Peer, close_channel, close_connection, consume, frame, message, publish, short};
+use crate::peer::{
+    B, Call, H, M, Peer, close_channel, close_connection, consume, frame, message, publish, short,
+};
 use warren_model::Refusal;
 use warren_protocol as wire;
 use warren_protocol::{Method, PROTOCOL_HEADER};
@@ -25,10 +27,28 @@ fn bye() -> Method<'static> {
 /// Frames on channel 1 that would all have an effect, or be a fault, on an open channel or on none.
 fn noise() -> Vec<u8> {
     let mut bytes = publish(1, "x", "late", true, b"late");
-    bytes.extend(frame(1, wire::QueueDeclare { queue: short("late"), ..Default::default() }));
+    bytes.extend(frame(
+        1,
+        wire::QueueDeclare {
+            queue: short("late"),
+            ..Default::default()
+        },
+    ));
     bytes.extend(frame(1, consume("late", false)));
-    bytes.extend(frame(1, wire::BasicAck { delivery_tag: 1, multiple: false }));
-    bytes.extend(frame(1, wire::BasicAck { delivery_tag: 77, multiple: false }));
+    bytes.extend(frame(
+        1,
+        wire::BasicAck {
+            delivery_tag: 1,
+            multiple: false,
+        },
+    ));
+    bytes.extend(frame(
+        1,
+        wire::BasicAck {
+            delivery_tag: 77,
+            multiple: false,
+        },
+    ));
     bytes.extend(frame(1, wire::BasicQos::default()));
     bytes.extend(frame(1, Method::ChannelOpen));
     // A body of nothing.
@@ -44,8 +64,17 @@ fn expect_reopens(peer: &mut Peer, before: u32) {
     assert!(again > before);
     peer.deliver(again, 30, false);
     peer.session.out().clear();
-    peer.method(1, wire::BasicAck { delivery_tag: 1, multiple: false });
-    assert_eq!(peer.calls(), [Call::Settle(again, 30, warren_model::Settlement::Accept)]);
+    peer.method(
+        1,
+        wire::BasicAck {
+            delivery_tag: 1,
+            multiple: false,
+        },
+    );
+    assert_eq!(
+        peer.calls(),
+        [Call::Settle(again, 30, warren_model::Settlement::Accept)]
+    );
     peer.expect(&[]);
 }
 
@@ -55,7 +84,10 @@ fn close_ok_waits_until_the_queues_know() {
     peer.open_channel(2);
     let other = peer.consume(2, "other", false);
     peer.method(1, bye());
-    assert_eq!(peer.calls(), [Call::Release(consumer), Call::Request(1, Request::Fence)]);
+    assert_eq!(
+        peer.calls(),
+        [Call::Release(consumer), Call::Request(1, Request::Fence)]
+    );
 
     peer.send(&noise());
     // The client closes once more, and answers what it was never sent.
@@ -63,17 +95,29 @@ fn close_ok_waits_until_the_queues_know() {
     peer.method(1, Method::ChannelCloseOk);
     peer.deliver(consumer, 12, false);
     peer.session.cancelled(consumer, &mut peer.host);
-    assert_eq!((peer.calls(), peer.unread(), peer.session.has_backlog()), (vec![], 0, false));
+    assert_eq!(
+        (peer.calls(), peer.unread(), peer.session.has_backlog()),
+        (vec![], 0, false)
+    );
     peer.expect(&[]);
     // The other channel goes on.
     peer.deliver(other, 5, false);
-    peer.method(2, wire::BasicAck { delivery_tag: 1, multiple: false });
+    peer.method(
+        2,
+        wire::BasicAck {
+            delivery_tag: 1,
+            multiple: false,
+        },
+    );
     assert_eq!(peer.calls().len(), 1);
     peer.session.out().clear();
 
     // An answer to something else is not the fence's.
     let (channel, id, request) = peer.host.asked.pop_front().unwrap();
-    assert_eq!((channel, request, peer.host.asked.len()), (1, Request::Fence, 0));
+    assert_eq!(
+        (channel, request, peer.host.asked.len()),
+        (1, Request::Fence, 0)
+    );
     peer.session.reply(1, id + 1, Reply::Done, &mut peer.host);
     peer.session.reply(2, id, Reply::Done, &mut peer.host);
     peer.session.reply(0, id, Reply::Done, &mut peer.host);
@@ -82,7 +126,10 @@ fn close_ok_waits_until_the_queues_know() {
     peer.expect(&[M(1, Method::ChannelCloseOk)]);
     peer.session.reply(1, id, Reply::Done, &mut peer.host);
     peer.expect(&[]);
-    assert_eq!((peer.session.channel_count(), peer.session.phase()), (1, Phase::Running));
+    assert_eq!(
+        (peer.session.channel_count(), peer.session.phase()),
+        (1, Phase::Running)
+    );
     expect_reopens(&mut peer, other);
 }
 
@@ -91,7 +138,9 @@ fn the_servers_close_waits_until_the_queues_know() {
     let (mut peer, consumer) = with_consumer();
     peer.send(&publish(1, "missing", "k", false, b""));
     peer.send(&noise());
-    assert!(matches!(&peer.calls()[..], [Call::Publish { .. }, Call::Release(c), Call::Request(1, Request::Fence)] if *c == consumer));
+    assert!(
+        matches!(&peer.calls()[..], [Call::Publish { .. }, Call::Release(c), Call::Request(1, Request::Fence)] if *c == consumer)
+    );
     peer.deliver(consumer, 12, false);
     // The client cannot have seen the close: this is not the answer to it.
     peer.method(1, Method::ChannelCloseOk);
@@ -121,7 +170,10 @@ fn a_close_that_crosses_the_servers_is_answered_behind_it() {
         peer.send(&noise());
         peer.expect(&[]);
         peer.answer(Reply::Done);
-        peer.expect(&[M(1, close_channel(404, NOT_FOUND, (60, 40))), M(1, Method::ChannelCloseOk)]);
+        peer.expect(&[
+            M(1, close_channel(404, NOT_FOUND, (60, 40))),
+            M(1, Method::ChannelCloseOk),
+        ]);
         // Both must be done.
         peer.method(1, Method::ChannelOpen);
         peer.expect(&[]);
@@ -146,8 +198,19 @@ fn confirms_that_are_due_do_not_wait_and_later_outcomes_are_nobodys() {
         peer.method(1, wire::ConfirmSelect { no_wait: true });
         peer.send(&publish(1, "void", "k", false, b""));
         peer.send(&publish(1, "x", "k", false, b""));
-        peer.send(&if fault { publish(1, "missing", "k", false, b"") } else { frame(1, bye()) });
-        peer.expect(&[M(1, wire::BasicAck { delivery_tag: 1, multiple: false }.into())]);
+        peer.send(&if fault {
+            publish(1, "missing", "k", false, b"")
+        } else {
+            frame(1, bye())
+        });
+        peer.expect(&[M(
+            1,
+            wire::BasicAck {
+                delivery_tag: 1,
+                multiple: false,
+            }
+            .into(),
+        )]);
         peer.session.confirm(1, 2, true);
         peer.session.flush_confirms();
         peer.expect(&[]);
@@ -159,14 +222,29 @@ fn confirms_that_are_due_do_not_wait_and_later_outcomes_are_nobodys() {
         expect_reopens(&mut peer, consumer);
         peer.method(1, wire::ConfirmSelect { no_wait: true });
         peer.send(&publish(1, "x", "k", false, b""));
-        let [Call::Publish { sequence: Some(sequence), .. }] = peer.calls()[..] else { panic!() };
+        let [
+            Call::Publish {
+                sequence: Some(sequence),
+                ..
+            },
+        ] = peer.calls()[..]
+        else {
+            panic!()
+        };
         assert!(sequence > 2, "{sequence}");
         peer.session.confirm(1, 2, true);
         peer.session.flush_confirms();
         peer.expect(&[]);
         peer.session.confirm(1, sequence, true);
         peer.session.flush_confirms();
-        peer.expect(&[M(1, wire::BasicAck { delivery_tag: 1, multiple: false }.into())]);
+        peer.expect(&[M(
+            1,
+            wire::BasicAck {
+                delivery_tag: 1,
+                multiple: false,
+            }
+            .into(),
+        )]);
     }
 }
 
@@ -174,11 +252,30 @@ fn confirms_that_are_due_do_not_wait_and_later_outcomes_are_nobodys() {
 fn messages_that_were_got_are_waited_for_too() {
     let mut peer = Peer::open();
     peer.host.hold_fences = true;
-    peer.method(1, wire::BasicGet { queue: short("q1"), no_ack: false });
+    peer.method(
+        1,
+        wire::BasicGet {
+            queue: short("q1"),
+            no_ack: false,
+        },
+    );
     let (_, id, _) = peer.host.asked.pop_front().unwrap();
-    peer.session.got(1, id, &Got { position: 3, redelivered: false, remaining: 0, message: message(b"m") }, &mut peer.host);
+    peer.session.got(
+        1,
+        id,
+        &Got {
+            position: 3,
+            redelivered: false,
+            remaining: 0,
+            message: message(b"m"),
+        },
+        &mut peer.host,
+    );
     let out = std::mem::take(peer.session.out());
-    assert!(matches!(crate::peer::frames(&out)[..], [M(1, Method::BasicGetOk(_)), H(1, 1, _), B(1, b"m")]));
+    assert!(matches!(
+        crate::peer::frames(&out)[..],
+        [M(1, Method::BasicGetOk(_)), H(1, 1, _), B(1, b"m")]
+    ));
     peer.method(1, bye());
     peer.expect(&[]);
     peer.answer(Reply::Done);
@@ -201,17 +298,33 @@ fn a_channel_that_holds_nothing_closes_at_once() {
 #[test]
 fn a_refusal_waits_too_and_what_came_behind_the_request_is_ignored() {
     let (mut peer, consumer) = with_consumer();
-    peer.method(1, wire::ExchangeDelete { exchange: short("x1"), if_unused: true, no_wait: false });
+    peer.method(
+        1,
+        wire::ExchangeDelete {
+            exchange: short("x1"),
+            if_unused: true,
+            no_wait: false,
+        },
+    );
     peer.send(&noise());
     peer.method(1, Method::ChannelCloseOk);
     peer.method(1, bye());
     peer.calls();
-    peer.answer(Reply::Refused(Refusal::precondition_failed("exchange 'x1' in vhost '/' in use")));
-    assert_eq!(peer.calls(), [Call::Release(consumer), Call::Request(1, Request::Fence)]);
+    peer.answer(Reply::Refused(Refusal::precondition_failed(
+        "exchange 'x1' in vhost '/' in use",
+    )));
+    assert_eq!(
+        peer.calls(),
+        [Call::Release(consumer), Call::Request(1, Request::Fence)]
+    );
     assert!(!peer.session.has_backlog());
     peer.expect(&[]);
     peer.answer(Reply::Done);
-    let close = close_channel(406, "PRECONDITION_FAILED - exchange 'x1' in vhost '/' in use", (40, 20));
+    let close = close_channel(
+        406,
+        "PRECONDITION_FAILED - exchange 'x1' in vhost '/' in use",
+        (40, 20),
+    );
     peer.expect(&[M(1, close), M(1, Method::ChannelCloseOk)]);
     peer.method(1, Method::ChannelCloseOk);
     expect_reopens(&mut peer, consumer);
@@ -220,14 +333,23 @@ fn a_refusal_waits_too_and_what_came_behind_the_request_is_ignored() {
 #[test]
 fn a_close_behind_a_request_waits_for_both() {
     let (mut peer, consumer) = with_consumer();
-    peer.method(1, wire::QueuePurge { queue: short("q1"), no_wait: false });
+    peer.method(
+        1,
+        wire::QueuePurge {
+            queue: short("q1"),
+            no_wait: false,
+        },
+    );
     peer.method(1, bye());
     peer.send(&noise());
     assert!(peer.session.has_backlog());
     peer.calls();
     peer.answer(Reply::Counted(3));
     peer.expect(&[M(1, wire::QueuePurgeOk { message_count: 3 }.into())]);
-    assert_eq!(peer.calls(), [Call::Release(consumer), Call::Request(1, Request::Fence)]);
+    assert_eq!(
+        peer.calls(),
+        [Call::Release(consumer), Call::Request(1, Request::Fence)]
+    );
     assert!(!peer.session.has_backlog());
     peer.answer(Reply::Done);
     peer.expect(&[M(1, Method::ChannelCloseOk)]);
@@ -243,14 +365,37 @@ fn the_connections_close_ok_waits_and_nothing_counts_meanwhile() {
     peer.send(&publish(2, "void", "k", false, b""));
     // Channel 1 waits for its own fence, channel 2 for a reply.
     peer.method(1, bye());
-    peer.method(2, wire::QueuePurge { queue: short("q1"), no_wait: false });
+    peer.method(
+        2,
+        wire::QueuePurge {
+            queue: short("q1"),
+            no_wait: false,
+        },
+    );
     peer.calls();
     let close = frame(0, close_connection(200, "bye", (0, 0)));
     // What comes in the same read as the close is ignored, as is what comes later.
     peer.send(&[&close[..], &close, &noise()].concat());
-    peer.expect(&[M(2, wire::BasicAck { delivery_tag: 1, multiple: false }.into())]);
-    assert_eq!(peer.calls(), [Call::Release(other), Call::Request(0, Request::Fence)]);
-    assert_eq!((peer.session.phase(), peer.unread(), peer.session.channel_count()), (Phase::Ending, 0, 0));
+    peer.expect(&[M(
+        2,
+        wire::BasicAck {
+            delivery_tag: 1,
+            multiple: false,
+        }
+        .into(),
+    )]);
+    assert_eq!(
+        peer.calls(),
+        [Call::Release(other), Call::Request(0, Request::Fence)]
+    );
+    assert_eq!(
+        (
+            peer.session.phase(),
+            peer.unread(),
+            peer.session.channel_count()
+        ),
+        (Phase::Ending, 0, 0)
+    );
 
     peer.send(&close);
     peer.method(0, Method::ConnectionCloseOk);
@@ -270,7 +415,10 @@ fn the_connections_close_ok_waits_and_nothing_counts_meanwhile() {
     peer.session.reply(0, id - 1, Reply::Done, &mut peer.host);
     peer.session.reply(1, id, Reply::Done, &mut peer.host);
     peer.expect(&[]);
-    assert_eq!((peer.session.phase(), peer.unread(), peer.calls()), (Phase::Ending, 0, vec![]));
+    assert_eq!(
+        (peer.session.phase(), peer.unread(), peer.calls()),
+        (Phase::Ending, 0, vec![])
+    );
     // Heartbeats go on.
     peer.session.heartbeat();
     peer.expect(&[crate::peer::Beat]);
@@ -279,7 +427,10 @@ fn the_connections_close_ok_waits_and_nothing_counts_meanwhile() {
     peer.session.reply(channel, id, Reply::Done, &mut peer.host);
     peer.send(&close);
     peer.expect(&[M(0, Method::ConnectionCloseOk)]);
-    assert_eq!((peer.session.phase(), peer.host.asked.len()), (Phase::Closed, 0));
+    assert_eq!(
+        (peer.session.phase(), peer.host.asked.len()),
+        (Phase::Closed, 0)
+    );
 }
 
 #[test]
@@ -288,7 +439,10 @@ fn a_connection_that_holds_nothing_may_still_have_queues_of_its_own() {
     peer.host.hold_fences = true;
     peer.method(0, close_connection(200, "bye", (0, 0)));
     peer.expect(&[]);
-    assert_eq!((peer.session.phase(), peer.calls()), (Phase::Ending, vec![Call::Request(0, Request::Fence)]));
+    assert_eq!(
+        (peer.session.phase(), peer.calls()),
+        (Phase::Ending, vec![Call::Request(0, Request::Fence)])
+    );
     peer.answer(Reply::Done);
     peer.expect(&[M(0, Method::ConnectionCloseOk)]);
 
@@ -299,7 +453,10 @@ fn a_connection_that_holds_nothing_may_still_have_queues_of_its_own() {
     peer.session.out().clear();
     peer.method(0, close_connection(200, "bye", (0, 0)));
     peer.expect(&[M(0, Method::ConnectionCloseOk)]);
-    assert_eq!((peer.session.phase(), peer.calls()), (Phase::Closed, vec![]));
+    assert_eq!(
+        (peer.session.phase(), peer.calls()),
+        (Phase::Closed, vec![])
+    );
 }
 
 #[test]
@@ -310,7 +467,13 @@ fn the_servers_connection_close_waits_for_no_channel() {
     peer.expect_connection_close(320, "CONNECTION_FORCED - going down", (0, 0));
     peer.answer(Reply::Done);
     peer.expect(&[]);
-    assert_eq!(peer.calls().iter().filter(|c| **c == Call::Release(consumer)).count(), 1);
+    assert_eq!(
+        peer.calls()
+            .iter()
+            .filter(|c| **c == Call::Release(consumer))
+            .count(),
+        1
+    );
     peer.method(0, Method::ConnectionCloseOk);
     assert_eq!(peer.session.phase(), Phase::Closed);
 }

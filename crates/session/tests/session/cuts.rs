@@ -1,6 +1,8 @@
 //! However the bytes are cut, into reads and bodies into frames, the session does the same.
 
-use crate::peer::{Call, Peer, consume, frame, open_vhost, opening, publish, publish_in_pieces, short};
+use crate::peer::{
+    Call, Peer, consume, frame, open_vhost, opening, publish, publish_in_pieces, short,
+};
 use crate::rng::Rng;
 use std::collections::BTreeSet;
 use warren_protocol as wire;
@@ -14,16 +16,60 @@ fn script() -> [Vec<u8>; 3] {
     bytes.extend(frame(1, wire::ConfirmSelect { no_wait: false }));
     bytes.extend(publish(1, "x", "k", true, b"hello"));
     bytes.extend(publish(1, "void", "", true, b""));
-    let method = BasicPublish { exchange: short("fan"), routing_key: short("k"), ..Default::default() };
-    bytes.extend(publish_in_pieces(1, method, &[0x10, 0, 2], b"in several frames", || 7));
-    bytes.extend(frame(1, wire::QueueDeclare { queue: short("new"), durable: true, ..Default::default() }));
-    bytes.extend(frame(1, wire::QueueBind { queue: short(""), exchange: short("x1"), ..Default::default() }));
-    bytes.extend(frame(1, wire::QueueBind { queue: short("q1"), exchange: short("x1"), routing_key: short("b"), ..Default::default() }));
+    let method = BasicPublish {
+        exchange: short("fan"),
+        routing_key: short("k"),
+        ..Default::default()
+    };
+    bytes.extend(publish_in_pieces(
+        1,
+        method,
+        &[0x10, 0, 2],
+        b"in several frames",
+        || 7,
+    ));
+    bytes.extend(frame(
+        1,
+        wire::QueueDeclare {
+            queue: short("new"),
+            durable: true,
+            ..Default::default()
+        },
+    ));
+    bytes.extend(frame(
+        1,
+        wire::QueueBind {
+            queue: short(""),
+            exchange: short("x1"),
+            ..Default::default()
+        },
+    ));
+    bytes.extend(frame(
+        1,
+        wire::QueueBind {
+            queue: short("q1"),
+            exchange: short("x1"),
+            routing_key: short("b"),
+            ..Default::default()
+        },
+    ));
     bytes.extend(frame(1, consume("t", false)));
     bytes.extend([8, 0, 0, 0, 0, 0, 0, 0xce]);
     bytes.extend(publish(1, "x", "after", false, b"body"));
-    bytes.extend(frame(1, wire::BasicGet { queue: short("q1"), no_ack: true }));
-    bytes.extend(frame(1, wire::BasicAck { delivery_tag: 9, multiple: false }));
+    bytes.extend(frame(
+        1,
+        wire::BasicGet {
+            queue: short("q1"),
+            no_ack: true,
+        },
+    ));
+    bytes.extend(frame(
+        1,
+        wire::BasicAck {
+            delivery_tag: 9,
+            multiple: false,
+        },
+    ));
     bytes.extend(publish(1, "x", "ignored", false, b"body"));
     // Close-ok means nothing before the server's close is there.
     let mut reopened = frame(1, Method::ChannelCloseOk);
@@ -77,25 +123,51 @@ fn some_publishes(rng: &mut Rng) -> Vec<Sent> {
     (0..40)
         .map(|_| Sent {
             channel: 1 + rng.below(3) as u16,
-            exchange: if rare(rng) { ["missing", "internal", "down"][rng.below(3)] } else { ["x", "fan", "void"][rng.below(3)] },
-            key: if rng.one_in(150) { b"\xff" } else { [&b"a"[..], b"", "é".as_bytes()][rng.below(3)] },
+            exchange: if rare(rng) {
+                ["missing", "internal", "down"][rng.below(3)]
+            } else {
+                ["x", "fan", "void"][rng.below(3)]
+            },
+            key: if rng.one_in(150) {
+                b"\xff"
+            } else {
+                [&b"a"[..], b"", "é".as_bytes()][rng.below(3)]
+            },
             mandatory: rng.one_in(2),
             immediate: rng.one_in(150),
             properties: if rare(rng) {
                 // Bad expiration, another's user id, own user id, cut short, a second word of flags.
                 let kinds = if rng.one_in(4) { 5 } else { 3 };
-                [&b"\x01\0\x03abc"[..], b"\0\x10\x01x", b"\0\x10\x05guest", b"\x01\0\x01", b"\0\x01\0\0"][rng.below(kinds)]
+                [
+                    &b"\x01\0\x03abc"[..],
+                    b"\0\x10\x01x",
+                    b"\0\x10\x05guest",
+                    b"\x01\0\x01",
+                    b"\0\x01\0\0",
+                ][rng.below(kinds)]
             } else {
-                [&b"\0\0"[..], b"\x10\0\x02", b"\x01\0\x0260", b"\x90\0\x01t\x02"][rng.below(4)]
+                [
+                    &b"\0\0"[..],
+                    b"\x10\0\x02",
+                    b"\x01\0\x0260",
+                    b"\x90\0\x01t\x02",
+                ][rng.below(4)]
             },
-            body: (0..[0, 1, 50, 300][rng.below(4)]).map(|_| rng.next() as u8).collect(),
+            body: (0..[0, 1, 50, 300][rng.below(4)])
+                .map(|_| rng.next() as u8)
+                .collect(),
         })
         .collect()
 }
 
 fn encode(sent: &Sent, piece: impl FnMut() -> usize) -> Vec<u8> {
     let routing_key = wire::ShortStr::new(sent.key).unwrap();
-    let method = BasicPublish { exchange: short(sent.exchange), routing_key, mandatory: sent.mandatory, immediate: sent.immediate };
+    let method = BasicPublish {
+        exchange: short(sent.exchange),
+        routing_key,
+        mandatory: sent.mandatory,
+        immediate: sent.immediate,
+    };
     publish_in_pieces(sent.channel, method, sent.properties, &sent.body, piece)
 }
 
@@ -130,7 +202,10 @@ fn whole_publishes_and_those_in_pieces_come_to_the_same() {
         let expected = publish_all(&[&whole], BTreeSet::new());
         taken += expected.0.len();
 
-        let pieces: Vec<u8> = sent.iter().flat_map(|s| encode(s, || 1 + rng.below(200))).collect();
+        let pieces: Vec<u8> = sent
+            .iter()
+            .flat_map(|s| encode(s, || 1 + rng.below(200)))
+            .collect();
         for bytes in [&whole, &pieces] {
             let mut reads = Vec::new();
             let mut rest = &bytes[..];

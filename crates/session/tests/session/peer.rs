@@ -3,15 +3,30 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use warren_model::command::{Binding, DeclareExchange, DeclareQueue, Destination, Place};
 use warren_model::message::Message;
-use warren_model::{Command, Incarnation, NodeId, Outcome, QueueId, QueueRef, Refusal, SessionId, Settlement, ShardId};
+use warren_model::{
+    Command, Incarnation, NodeId, Outcome, QueueId, QueueRef, Refusal, SessionId, Settlement,
+    ShardId,
+};
 use warren_protocol as wire;
-use warren_protocol::{ChannelClose, ConnectionClose, FrameKind, Method, OwnedTable, OwnedValue, ShortStr, parse_content_header, parse_frame, write_frame};
-use warren_session::{Check, Delivered, Host, Identity, Limits, Publish, Published, Reply, Request, Session};
+use warren_protocol::{
+    ChannelClose, ConnectionClose, FrameKind, Method, OwnedTable, OwnedValue, ShortStr,
+    parse_content_header, parse_frame, write_frame,
+};
+use warren_session::{
+    Check, Delivered, Host, Identity, Limits, Publish, Published, Reply, Request, Session,
+};
 
 /// Something that the host was told or asked.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Call {
-    Publish { channel: u16, sequence: Option<u64>, exchange: Vec<u8>, key: Vec<u8>, properties: Vec<u8>, body: Vec<u8> },
+    Publish {
+        channel: u16,
+        sequence: Option<u64>,
+        exchange: Vec<u8>,
+        key: Vec<u8>,
+        properties: Vec<u8>,
+        body: Vec<u8>,
+    },
     Request(u16, Request),
     Settle(u32, u64, Settlement),
     Credit(u32, u32),
@@ -49,8 +64,12 @@ impl FakeHost {
         match exchange {
             b"fan" => Published::Routed(2),
             b"void" => Published::Unroutable,
-            b"missing" => Published::Refused(Refusal::not_found("no exchange 'missing' in vhost '/'")),
-            b"internal" => Published::Refused(Refusal::access_refused("cannot publish to internal exchange 'internal' in vhost '/'")),
+            b"missing" => {
+                Published::Refused(Refusal::not_found("no exchange 'missing' in vhost '/'"))
+            }
+            b"internal" => Published::Refused(Refusal::access_refused(
+                "cannot publish to internal exchange 'internal' in vhost '/'",
+            )),
             b"down" => Published::Unavailable("no routing now".into()),
             _ => Published::Routed(1),
         }
@@ -58,11 +77,18 @@ impl FakeHost {
 }
 
 pub fn queue_ref(id: u64) -> QueueRef {
-    QueueRef { id: QueueId(id), place: Place::Shard(ShardId(id as u16)) }
+    QueueRef {
+        id: QueueId(id),
+        place: Place::Shard(ShardId(id as u16)),
+    }
 }
 
 pub fn session_id() -> SessionId {
-    SessionId { node: NodeId(7), incarnation: Incarnation(1), number: 9 }
+    SessionId {
+        node: NodeId(7),
+        incarnation: Incarnation(1),
+        number: 9,
+    }
 }
 
 impl Host for FakeHost {
@@ -76,59 +102,101 @@ impl Host for FakeHost {
     }
 
     fn authenticate(&mut self, user: &[u8], password: &[u8]) -> Result<(), String> {
-        if user == b"guest" && password == b"secret" { Ok(()) } else { Err("wrong password".into()) }
+        if user == b"guest" && password == b"secret" {
+            Ok(())
+        } else {
+            Err("wrong password".into())
+        }
     }
 
     fn open_vhost(&mut self, user: &str, vhost: &str) -> Result<(), Refusal> {
         match vhost {
             "/" => Ok(()),
-            "forbidden" => Err(Refusal::access_refused(format!("access to vhost 'forbidden' refused for user '{user}'"))),
+            "forbidden" => Err(Refusal::access_refused(format!(
+                "access to vhost 'forbidden' refused for user '{user}'"
+            ))),
             _ => Err(Refusal::not_found(format!("vhost {vhost} not found"))),
         }
     }
 
     fn check_exchange(&self, command: &DeclareExchange) -> Check {
         if command.name.is_empty() {
-            return Check::Refused(Refusal::access_refused("operation not permitted on the default exchange"));
+            return Check::Refused(Refusal::access_refused(
+                "operation not permitted on the default exchange",
+            ));
         }
-        if self.exchanges.contains(&command.name) { Check::Equivalent(Outcome::Done) } else { Check::New }
+        if self.exchanges.contains(&command.name) {
+            Check::Equivalent(Outcome::Done)
+        } else {
+            Check::New
+        }
     }
 
     fn find_exchange(&self, name: &str) -> Result<(), Refusal> {
-        if self.exchanges.contains(name) { Ok(()) } else { Err(Refusal::not_found(format!("no exchange '{name}' in vhost '/'"))) }
+        if self.exchanges.contains(name) {
+            Ok(())
+        } else {
+            Err(Refusal::not_found(format!(
+                "no exchange '{name}' in vhost '/'"
+            )))
+        }
     }
 
     fn check_queue(&self, command: &DeclareQueue) -> Check {
         if command.name.starts_with("amq.") && !command.server_named {
-            return Check::Refused(Refusal::access_refused(format!("queue name '{}' contains reserved prefix 'amq.*'", command.name)));
+            return Check::Refused(Refusal::access_refused(format!(
+                "queue name '{}' contains reserved prefix 'amq.*'",
+                command.name
+            )));
         }
         match self.queues.get(&command.name) {
-            Some(queue) => Check::Equivalent(Outcome::Queue { id: queue.id, place: queue.place, created: false }),
+            Some(queue) => Check::Equivalent(Outcome::Queue {
+                id: queue.id,
+                place: queue.place,
+                created: false,
+            }),
             None => Check::New,
         }
     }
 
     fn find_queue(&self, name: &str) -> Result<QueueRef, Refusal> {
         if self.locked.contains(name) {
-            return Err(Refusal::resource_locked(format!("cannot obtain exclusive access to locked queue '{name}' in vhost '/'")));
+            return Err(Refusal::resource_locked(format!(
+                "cannot obtain exclusive access to locked queue '{name}' in vhost '/'"
+            )));
         }
-        self.queues.get(name).copied().ok_or_else(|| Refusal::not_found(format!("no queue '{name}' in vhost '/'")))
+        self.queues
+            .get(name)
+            .copied()
+            .ok_or_else(|| Refusal::not_found(format!("no queue '{name}' in vhost '/'")))
     }
 
     fn check_bind(&self, command: &Binding) -> Check {
         if command.source.is_empty() {
-            return Check::Refused(Refusal::access_refused("operation not permitted on the default exchange"));
+            return Check::Refused(Refusal::access_refused(
+                "operation not permitted on the default exchange",
+            ));
         }
         if let Destination::Queue(name) = &command.destination
             && !self.queues.contains_key(name)
         {
-            return Check::Refused(Refusal::not_found(format!("no queue '{name}' in vhost '/'")));
+            return Check::Refused(Refusal::not_found(format!(
+                "no queue '{name}' in vhost '/'"
+            )));
         }
-        if self.bindings.contains(command) { Check::Equivalent(Outcome::Done) } else { Check::New }
+        if self.bindings.contains(command) {
+            Check::Equivalent(Outcome::Done)
+        } else {
+            Check::New
+        }
     }
 
     fn check_unbind(&self, command: &Binding) -> Check {
-        if self.bindings.contains(command) { Check::New } else { Check::Equivalent(Outcome::Done) }
+        if self.bindings.contains(command) {
+            Check::New
+        } else {
+            Check::Equivalent(Outcome::Done)
+        }
     }
 
     fn choose_place(&mut self, name: &str, _: bool, _: bool) -> Place {
@@ -159,7 +227,8 @@ impl Host for FakeHost {
     }
 
     fn settle(&mut self, consumer: u32, position: u64, settlement: Settlement) {
-        self.calls.push(Call::Settle(consumer, position, settlement));
+        self.calls
+            .push(Call::Settle(consumer, position, settlement));
     }
 
     fn credit(&mut self, consumer: u32, bytes: u32) {
@@ -201,7 +270,12 @@ pub fn short(text: &str) -> ShortStr<'_> {
 }
 
 pub fn identity() -> Identity {
-    Identity { compatible_version: "4.2.0".into(), version: "0.1.0".into(), cluster_name: "c".into(), node_name: "n1".into() }
+    Identity {
+        compatible_version: "4.2.0".into(),
+        version: "0.1.0".into(),
+        cluster_name: "c".into(),
+        node_name: "n1".into(),
+    }
 }
 
 /// Bytes of a method frame.
@@ -212,7 +286,13 @@ pub fn frame<'a>(channel: u16, method: impl Into<Method<'a>>) -> Vec<u8> {
 }
 
 /// Bytes of a publish whose body lies in frames of at most `piece` bytes.
-pub fn publish_in_pieces(channel: u16, publish: wire::BasicPublish<'_>, properties: &[u8], body: &[u8], mut piece: impl FnMut() -> usize) -> Vec<u8> {
+pub fn publish_in_pieces(
+    channel: u16,
+    publish: wire::BasicPublish<'_>,
+    properties: &[u8],
+    body: &[u8],
+    mut piece: impl FnMut() -> usize,
+) -> Vec<u8> {
     let mut out = frame(channel, publish);
     let mut header = vec![0, 60, 0, 0];
     header.extend_from_slice(&(body.len() as u64).to_be_bytes());
@@ -228,7 +308,12 @@ pub fn publish_in_pieces(channel: u16, publish: wire::BasicPublish<'_>, properti
 }
 
 pub fn publish(channel: u16, exchange: &str, key: &str, mandatory: bool, body: &[u8]) -> Vec<u8> {
-    let publish = wire::BasicPublish { exchange: short(exchange), routing_key: short(key), mandatory, immediate: false };
+    let publish = wire::BasicPublish {
+        exchange: short(exchange),
+        routing_key: short(key),
+        mandatory,
+        immediate: false,
+    };
     publish_in_pieces(channel, publish, &[0, 0], body, || usize::MAX)
 }
 
@@ -238,17 +323,39 @@ pub fn start_ok(mechanism: &str, response: &[u8], capabilities: &[&str]) -> Vec<
         list.put(name, true);
     }
     let mut properties = OwnedTable::new();
-    properties.put("product", "test").put("capabilities", OwnedValue::Table(list));
+    properties
+        .put("product", "test")
+        .put("capabilities", OwnedValue::Table(list));
     let bytes = properties.to_bytes();
-    frame(0, wire::ConnectionStartOk { client_properties: wire::Table::parse(&bytes).unwrap(), mechanism: short(mechanism), response, locale: short("en_US") })
+    frame(
+        0,
+        wire::ConnectionStartOk {
+            client_properties: wire::Table::parse(&bytes).unwrap(),
+            mechanism: short(mechanism),
+            response,
+            locale: short("en_US"),
+        },
+    )
 }
 
 pub fn tune_ok(channel_max: u16, frame_max: u32, heartbeat: u16) -> Vec<u8> {
-    frame(0, wire::ConnectionTuneOk { channel_max, frame_max, heartbeat })
+    frame(
+        0,
+        wire::ConnectionTuneOk {
+            channel_max,
+            frame_max,
+            heartbeat,
+        },
+    )
 }
 
 pub fn open_vhost(vhost: &str) -> Vec<u8> {
-    frame(0, wire::ConnectionOpen { virtual_host: short(vhost) })
+    frame(
+        0,
+        wire::ConnectionOpen {
+            virtual_host: short(vhost),
+        },
+    )
 }
 
 /// All that a client sends before it opens a channel.
@@ -268,7 +375,11 @@ impl Peer {
             host.queues.insert(name.into(), queue_ref(id as u64 + 1));
         }
         host.exchanges.insert("x1".into());
-        Self { session: Session::new(session_id(), identity(), limits), host, input: Vec::new() }
+        Self {
+            session: Session::new(session_id(), identity(), limits),
+            host,
+            input: Vec::new(),
+        }
     }
 
     /// A connection in use, with channel 1 open.
@@ -306,7 +417,12 @@ impl Peer {
 
     /// The queues know all that they were told.
     pub fn answer_fences(&mut self) {
-        while let Some(n) = self.host.asked.iter().position(|(_, _, request)| *request == Request::Fence) {
+        while let Some(n) = self
+            .host
+            .asked
+            .iter()
+            .position(|(_, _, request)| *request == Request::Fence)
+        {
             self.answer_nth(n, Reply::Done);
         }
     }
@@ -330,7 +446,13 @@ impl Peer {
     }
 
     #[track_caller]
-    pub fn expect_channel_close(&mut self, channel: u16, code: u16, text: &str, method: (u16, u16)) {
+    pub fn expect_channel_close(
+        &mut self,
+        channel: u16,
+        code: u16,
+        text: &str,
+        method: (u16, u16),
+    ) {
         self.expect(&[M(channel, close_channel(code, text, method))]);
     }
 
@@ -373,7 +495,11 @@ impl Peer {
             Request::Propose(Command::DeclareQueue(command)) => {
                 let queue = queue_ref(100 + self.host.queues.len() as u64);
                 self.host.queues.insert(command.name.clone(), queue);
-                Reply::Outcome(Outcome::Queue { id: queue.id, place: queue.place, created: true })
+                Reply::Outcome(Outcome::Queue {
+                    id: queue.id,
+                    place: queue.place,
+                    created: true,
+                })
             }
             Request::Propose(Command::Bind(binding)) => {
                 self.host.bindings.push(binding.clone());
@@ -384,7 +510,10 @@ impl Peer {
                 Reply::Outcome(Outcome::Done)
             }
             Request::Propose(_) => Reply::Outcome(Outcome::Done),
-            Request::Count(_) => Reply::Counts { messages: 3, consumers: 2 },
+            Request::Count(_) => Reply::Counts {
+                messages: 3,
+                consumers: 2,
+            },
             Request::Consume { .. } | Request::Cancel { .. } | Request::Fence => Reply::Done,
             Request::Get { .. } => Reply::Empty,
             Request::Purge(_) | Request::Delete { .. } => Reply::Counted(4),
@@ -394,46 +523,88 @@ impl Peer {
     /// Consumes from `q1` with `tag` and returns the consumer's number.
     pub fn consume(&mut self, channel: u16, tag: &str, no_ack: bool) -> u32 {
         self.method(channel, consume(tag, no_ack));
-        let Some((_, _, Request::Consume { consumer, .. })) = self.host.asked.back() else { panic!("{:?}", self.host.asked) };
+        let Some((_, _, Request::Consume { consumer, .. })) = self.host.asked.back() else {
+            panic!("{:?}", self.host.asked)
+        };
         let consumer = *consumer;
         self.answer(Reply::Done);
-        self.expect(&[M(channel, wire::BasicConsumeOk { consumer_tag: short(tag) }.into())]);
+        self.expect(&[M(
+            channel,
+            wire::BasicConsumeOk {
+                consumer_tag: short(tag),
+            }
+            .into(),
+        )]);
         self.calls();
         consumer
     }
 
     pub fn deliver(&mut self, consumer: u32, position: u64, redelivered: bool) {
-        let delivered = Delivered { consumer, position, redelivered, message: message(b"m") };
+        let delivered = Delivered {
+            consumer,
+            position,
+            redelivered,
+            message: message(b"m"),
+        };
         self.session.deliver(&delivered, &mut self.host);
     }
 }
 
 pub fn consume(tag: &str, no_ack: bool) -> wire::BasicConsume<'_> {
-    wire::BasicConsume { queue: short("q1"), consumer_tag: short(tag), no_ack, ..Default::default() }
+    wire::BasicConsume {
+        queue: short("q1"),
+        consumer_tag: short(tag),
+        no_ack,
+        ..Default::default()
+    }
 }
 
 pub fn message(body: &[u8]) -> Message<'_> {
-    Message { exchange: b"x", routing_key: b"k", properties: &[0, 0], body, persistent: false }
+    Message {
+        exchange: b"x",
+        routing_key: b"k",
+        properties: &[0, 0],
+        body,
+        persistent: false,
+    }
 }
 
 pub fn close_channel(code: u16, text: &str, (class_id, method_id): (u16, u16)) -> Method<'_> {
-    ChannelClose { reply_code: code, reply_text: short(text), class_id, method_id }.into()
+    ChannelClose {
+        reply_code: code,
+        reply_text: short(text),
+        class_id,
+        method_id,
+    }
+    .into()
 }
 
 pub fn close_connection(code: u16, text: &str, (class_id, method_id): (u16, u16)) -> Method<'_> {
-    ConnectionClose { reply_code: code, reply_text: short(text), class_id, method_id }.into()
+    ConnectionClose {
+        reply_code: code,
+        reply_text: short(text),
+        class_id,
+        method_id,
+    }
+    .into()
 }
 
 /// Every frame of what a session has written, which must be whole frames.
 pub fn frames(mut out: &[u8]) -> Vec<Say<'_>> {
     let mut found = Vec::new();
     while !out.is_empty() {
-        let frame = parse_frame(out, 0).expect("the session writes frames").expect("whole ones");
+        let frame = parse_frame(out, 0)
+            .expect("the session writes frames")
+            .expect("whole ones");
         out = &out[frame.wire_len()..];
         found.push(match frame.kind {
-            FrameKind::Method => M(frame.channel, Method::decode(frame.payload).expect("the session writes methods")),
+            FrameKind::Method => M(
+                frame.channel,
+                Method::decode(frame.payload).expect("the session writes methods"),
+            ),
             FrameKind::Header => {
-                let header = parse_content_header(frame.payload).expect("the session writes content headers");
+                let header = parse_content_header(frame.payload)
+                    .expect("the session writes content headers");
                 H(frame.channel, header.body_size, header.properties)
             }
             FrameKind::Body => B(frame.channel, frame.payload),

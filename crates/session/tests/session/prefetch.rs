@@ -8,12 +8,23 @@ use warren_protocol::{BasicAck, BasicQos, Method};
 use warren_session::{Delivered, Reply, Request};
 
 fn qos(prefetch_count: u16, global: bool) -> BasicQos {
-    BasicQos { prefetch_size: 0, prefetch_count, global }
+    BasicQos {
+        prefetch_size: 0,
+        prefetch_count,
+        global,
+    }
 }
 
 fn subscribe(peer: &mut Peer, tag: &str, no_ack: bool) -> (u32, u32, bool) {
     peer.method(1, consume(tag, no_ack));
-    let Request::Consume { consumer, subscription, .. } = peer.host.asked[0].2.clone() else { panic!() };
+    let Request::Consume {
+        consumer,
+        subscription,
+        ..
+    } = peer.host.asked[0].2.clone()
+    else {
+        panic!()
+    };
     peer.answer(Reply::Done);
     peer.session.out().clear();
     (consumer, subscription.prefetch, subscription.by_leave)
@@ -34,7 +45,11 @@ fn prefetch_is_for_consumers_to_come_and_the_shared_limit_for_all() {
     let (number, ..) = (peer.consume(2, "other", false), 0);
     peer.calls();
     peer.method(1, qos(15, true));
-    assert_eq!(peer.calls(), [Call::ByLeave(a, true), Call::ByLeave(b, true)], "not {number}, nor who needs no acks");
+    assert_eq!(
+        peer.calls(),
+        [Call::ByLeave(a, true), Call::ByLeave(b, true)],
+        "not {number}, nor who needs no acks"
+    );
     let (_, prefetch, by_leave) = subscribe(&mut peer, "c", false);
     assert_eq!((prefetch, by_leave), (5, true));
     peer.calls();
@@ -65,8 +80,20 @@ fn raising_the_limit_or_an_ack_grants_at_once() {
     peer.session.wants_leave(b, &mut peer.host);
     peer.session.wants_leave(b, &mut peer.host);
     assert_eq!(peer.calls(), []);
-    peer.method(1, BasicAck { delivery_tag: 1, multiple: false });
-    assert_eq!(peer.calls(), [Call::Settle(a, 0, warren_model::Settlement::Accept), Call::Grant(b, 1)]);
+    peer.method(
+        1,
+        BasicAck {
+            delivery_tag: 1,
+            multiple: false,
+        },
+    );
+    assert_eq!(
+        peer.calls(),
+        [
+            Call::Settle(a, 0, warren_model::Settlement::Accept),
+            Call::Grant(b, 1)
+        ]
+    );
     peer.deliver(b, 6, false);
     peer.session.wants_leave(b, &mut peer.host);
     peer.method(1, qos(20, true));
@@ -173,7 +200,19 @@ impl World {
         let mut peer = Peer::open();
         peer.method(1, qos(limit as u16, true));
         peer.session.out().clear();
-        Self { peer, owners: BTreeMap::new(), tags: BTreeMap::new(), open: VecDeque::new(), limit, strict, out: BTreeMap::new(), made: 0, cancelling: false, last_tag: 0, delivered: 0 }
+        Self {
+            peer,
+            owners: BTreeMap::new(),
+            tags: BTreeMap::new(),
+            open: VecDeque::new(),
+            limit,
+            strict,
+            out: BTreeMap::new(),
+            made: 0,
+            cancelling: false,
+            last_tag: 0,
+            delivered: 0,
+        }
     }
 
     fn consumer(&mut self, prefetch: u16, ready: u64) {
@@ -182,7 +221,17 @@ impl World {
         let tag = format!("t{}", self.made);
         let (number, prefetch, by_leave) = subscribe(&mut self.peer, &tag, false);
         self.peer.calls();
-        let owner = Owner { ready, taken: 0, prefetch, unacked: 0, by_leave, asked: false, active: true, to_session: VecDeque::new(), to_owner: VecDeque::new() };
+        let owner = Owner {
+            ready,
+            taken: 0,
+            prefetch,
+            unacked: 0,
+            by_leave,
+            asked: false,
+            active: true,
+            to_session: VecDeque::new(),
+            to_owner: VecDeque::new(),
+        };
         self.owners.insert(number, owner);
         self.tags.insert(number, tag);
         self.poke(number);
@@ -202,7 +251,11 @@ impl World {
                 Call::Grant(number, count) => {
                     *self.out.entry(number).or_default() += count;
                     let used = self.open.len() as u32 + self.out.values().sum::<u32>();
-                    assert!(!self.strict || used <= self.limit, "{used} of {}", self.limit);
+                    assert!(
+                        !self.strict || used <= self.limit,
+                        "{used} of {}",
+                        self.limit
+                    );
                     (number, Down::Grant(count))
                 }
                 Call::ByLeave(number, by_leave) => (number, Down::ByLeave(by_leave)),
@@ -223,8 +276,17 @@ impl World {
 
     /// One message between an owner and the session goes its way; false if none is under way.
     fn step(&mut self, rng: &mut Rng) -> bool {
-        let busy: Vec<(u32, bool)> =
-            self.owners.iter().flat_map(|(n, o)| [(!o.to_session.is_empty()).then_some((*n, true)), (!o.to_owner.is_empty()).then_some((*n, false))]).flatten().collect();
+        let busy: Vec<(u32, bool)> = self
+            .owners
+            .iter()
+            .flat_map(|(n, o)| {
+                [
+                    (!o.to_session.is_empty()).then_some((*n, true)),
+                    (!o.to_owner.is_empty()).then_some((*n, false)),
+                ]
+            })
+            .flatten()
+            .collect();
         if busy.is_empty() {
             return false;
         }
@@ -238,7 +300,15 @@ impl World {
         let (session, host) = (&mut self.peer.session, &mut self.peer.host);
         match owner.to_session.pop_front().unwrap() {
             Up::Deliver(position) => {
-                session.deliver(&Delivered { consumer: number, position, redelivered: false, message: message(b"m") }, host);
+                session.deliver(
+                    &Delivered {
+                        consumer: number,
+                        position,
+                        redelivered: false,
+                        message: message(b"m"),
+                    },
+                    host,
+                );
                 self.last_tag += 1;
                 self.delivered += 1;
                 self.open.push_back((self.last_tag, number));
@@ -270,9 +340,17 @@ impl World {
         match rng.below(if self.strict { 8 } else { 10 }) {
             0..=3 if !self.open.is_empty() => {
                 let (tag, _) = self.open.remove(rng.below(self.open.len())).unwrap();
-                self.peer.method(1, BasicAck { delivery_tag: tag, multiple: false });
+                self.peer.method(
+                    1,
+                    BasicAck {
+                        delivery_tag: tag,
+                        multiple: false,
+                    },
+                );
             }
-            4 if self.owners.len() < 12 => self.consumer(rng.below(4) as u16, 1 + rng.below(40) as u64),
+            4 if self.owners.len() < 12 => {
+                self.consumer(rng.below(4) as u16, 1 + rng.below(40) as u64)
+            }
             5 => {
                 for (_, owner) in self.owners.iter_mut() {
                     owner.ready += rng.below(5) as u64;
@@ -282,7 +360,11 @@ impl World {
             }
             6 => {
                 // Raised only, where it may not be overrun.
-                self.limit = if self.strict { self.limit + rng.below(3) as u32 } else { 1 + rng.below(9) as u32 };
+                self.limit = if self.strict {
+                    self.limit + rng.below(3) as u32
+                } else {
+                    1 + rng.below(9) as u32
+                };
                 self.peer.method(1, qos(self.limit as u16, true));
             }
             7 if !self.tags.is_empty() => {
@@ -294,7 +376,13 @@ impl World {
                     self.out.remove(&number);
                     self.peer.session.cancelled(number, &mut self.peer.host);
                 } else {
-                    self.peer.method(1, wire::BasicCancel { consumer_tag: short(&tag), no_wait: false });
+                    self.peer.method(
+                        1,
+                        wire::BasicCancel {
+                            consumer_tag: short(&tag),
+                            no_wait: false,
+                        },
+                    );
                 }
             }
             8 => {
@@ -305,10 +393,14 @@ impl World {
                 // A new owner takes over: whatever leave the old one had is void.
                 if let Some((&number, owner)) = self.owners.iter_mut().nth(rng.below(12)) {
                     owner.to_owner.retain(|d| !matches!(d, Down::Grant(_)));
-                    owner.to_session.retain(|u| !matches!(u, Up::Back(_) | Up::Ask));
+                    owner
+                        .to_session
+                        .retain(|u| !matches!(u, Up::Back(_) | Up::Ask));
                     owner.asked = false;
                     self.out.remove(&number);
-                    self.peer.session.leave_back(number, u32::MAX, &mut self.peer.host);
+                    self.peer
+                        .session
+                        .leave_back(number, u32::MAX, &mut self.peer.host);
                     owner.ask();
                 }
             }
@@ -323,7 +415,11 @@ impl World {
         let used = self.open.len() as u32;
         if self.limit == 0 || used < self.limit {
             for (number, owner) in &self.owners {
-                assert!(!owner.able(), "seed {seed}: consumer {number} starves with {used} of {} used", self.limit);
+                assert!(
+                    !owner.able(),
+                    "seed {seed}: consumer {number} starves with {used} of {} used",
+                    self.limit
+                );
             }
         }
     }
@@ -351,11 +447,20 @@ fn run(seed: u64, strict: bool) -> u64 {
     // All is acknowledged until nothing is left.
     world.settle_down(&mut rng, seed);
     while let Some((tag, _)) = world.open.pop_front() {
-        world.peer.method(1, BasicAck { delivery_tag: tag, multiple: false });
+        world.peer.method(
+            1,
+            BasicAck {
+                delivery_tag: tag,
+                multiple: false,
+            },
+        );
         world.calls();
         world.settle_down(&mut rng, seed);
     }
-    assert!(world.owners.values().all(|o| !o.active || o.ready == 0), "seed {seed}");
+    assert!(
+        world.owners.values().all(|o| !o.active || o.ready == 0),
+        "seed {seed}"
+    );
     assert_eq!(world.peer.session.phase(), warren_session::Phase::Running);
     world.delivered
 }

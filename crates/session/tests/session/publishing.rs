@@ -8,11 +8,30 @@ use warren_protocol::{BasicPublish, Method, Properties};
 use warren_session::Phase;
 
 fn with_properties(properties: &[u8]) -> Vec<u8> {
-    publish_in_pieces(1, BasicPublish { exchange: short("x"), routing_key: short("k"), ..Default::default() }, properties, b"b", || usize::MAX)
+    publish_in_pieces(
+        1,
+        BasicPublish {
+            exchange: short("x"),
+            routing_key: short("k"),
+            ..Default::default()
+        },
+        properties,
+        b"b",
+        || usize::MAX,
+    )
 }
 
 fn returned<'a>(channel: u16) -> crate::peer::Say<'a> {
-    M(channel, wire::BasicReturn { reply_code: 312, reply_text: short("NO_ROUTE"), exchange: short("void"), routing_key: short("k") }.into())
+    M(
+        channel,
+        wire::BasicReturn {
+            reply_code: 312,
+            reply_text: short("NO_ROUTE"),
+            exchange: short("void"),
+            routing_key: short("k"),
+        }
+        .into(),
+    )
 }
 
 #[test]
@@ -22,7 +41,12 @@ fn a_return_is_complete_and_precedes_the_ack_that_covers_it() {
     peer.method(1, wire::ConfirmSelect { no_wait: false });
     peer.method(1, wire::ConfirmSelect { no_wait: true });
     let body = vec![5; 5000];
-    let method = BasicPublish { exchange: short("void"), routing_key: short("k"), mandatory: true, immediate: false };
+    let method = BasicPublish {
+        exchange: short("void"),
+        routing_key: short("k"),
+        mandatory: true,
+        immediate: false,
+    };
     peer.send(&publish(1, "x", "k", true, b"1"));
     peer.send(&publish_in_pieces(1, method, &[0x10, 0, 2], &body, || 4000));
     peer.send(&publish(1, "void", "k", true, b""));
@@ -38,7 +62,14 @@ fn a_return_is_complete_and_precedes_the_ack_that_covers_it() {
         B(1, &body[4088..]),
         returned(1),
         H(1, 0, &[0, 0]),
-        M(1, wire::BasicAck { delivery_tag: 4, multiple: true }.into()),
+        M(
+            1,
+            wire::BasicAck {
+                delivery_tag: 4,
+                multiple: true,
+            }
+            .into(),
+        ),
     ]);
 }
 
@@ -79,7 +110,10 @@ fn answers_to_a_thousand_publishes() {
             }
             for _ in 0..rng.below(60) {
                 let index = rng.below(outcomes.len().max(1)).min(40);
-                if outcomes.get(index).is_some_and(|(number, _)| *number <= offered) {
+                if outcomes
+                    .get(index)
+                    .is_some_and(|(number, _)| *number <= offered)
+                {
                     let (number, ok) = outcomes.remove(index);
                     peer.session.confirm(1, number, ok);
                 }
@@ -97,7 +131,13 @@ fn check_answers(said: &[crate::peer::Say<'_>], expected: &BTreeMap<u64, bool>, 
     let mut returned = Vec::new();
     for say in said {
         match say {
-            M(1, Method::BasicAck(wire::BasicAck { delivery_tag, multiple: true })) => {
+            M(
+                1,
+                Method::BasicAck(wire::BasicAck {
+                    delivery_tag,
+                    multiple: true,
+                }),
+            ) => {
                 for number in 1..=*delivery_tag {
                     at_once.entry(number).or_insert(true);
                 }
@@ -106,18 +146,42 @@ fn check_answers(said: &[crate::peer::Say<'_>], expected: &BTreeMap<u64, bool>, 
                     next += 1;
                 }
             }
-            M(1, Method::BasicAck(wire::BasicAck { delivery_tag, multiple: false })) => {
-                assert_eq!(at_once.insert(*delivery_tag, true), None, "answered twice, seed {seed}");
+            M(
+                1,
+                Method::BasicAck(wire::BasicAck {
+                    delivery_tag,
+                    multiple: false,
+                }),
+            ) => {
+                assert_eq!(
+                    at_once.insert(*delivery_tag, true),
+                    None,
+                    "answered twice, seed {seed}"
+                );
                 ahead.insert(*delivery_tag, true);
             }
-            M(1, Method::BasicNack(wire::BasicNack { delivery_tag, multiple: false, .. })) => {
-                assert_eq!(at_once.insert(*delivery_tag, false), None, "answered twice, seed {seed}");
+            M(
+                1,
+                Method::BasicNack(wire::BasicNack {
+                    delivery_tag,
+                    multiple: false,
+                    ..
+                }),
+            ) => {
+                assert_eq!(
+                    at_once.insert(*delivery_tag, false),
+                    None,
+                    "answered twice, seed {seed}"
+                );
                 ahead.insert(*delivery_tag, false);
             }
             M(1, Method::BasicReturn(_)) | H(1, 8, _) => {}
             B(1, body) => {
                 let number = u64::from_be_bytes((*body).try_into().unwrap());
-                assert!(!at_once.contains_key(&number), "acked before it was returned, seed {seed}");
+                assert!(
+                    !at_once.contains_key(&number),
+                    "acked before it was returned, seed {seed}"
+                );
                 returned.push(number);
             }
             other => panic!("{other:?}"),
@@ -136,34 +200,71 @@ fn check_answers(said: &[crate::peer::Say<'_>], expected: &BTreeMap<u64, bool>, 
 fn what_a_publish_may_not_carry_closes_the_channel() {
     let expiration = |text: &str| {
         let mut properties = Vec::new();
-        Properties { expiration: Some(short(text)), ..Default::default() }.encode(&mut properties);
+        Properties {
+            expiration: Some(short(text)),
+            ..Default::default()
+        }
+        .encode(&mut properties);
         properties
     };
     for text in ["1000", "0", "4294967295"] {
         let mut peer = Peer::open();
         peer.send(&with_properties(&expiration(text)));
-        assert!(matches!(&peer.calls()[..], [Call::Publish { .. }]), "{text}");
+        assert!(
+            matches!(&peer.calls()[..], [Call::Publish { .. }]),
+            "{text}"
+        );
         peer.expect(&[]);
     }
-    for text in ["", "-1", "1.5", "abc", "4294967296", "99999999999999999999999"] {
+    for text in [
+        "",
+        "-1",
+        "1.5",
+        "abc",
+        "4294967296",
+        "99999999999999999999999",
+    ] {
         let mut peer = Peer::open();
         peer.send(&with_properties(&expiration(text)));
-        peer.expect_channel_close(1, 406, &format!("PRECONDITION_FAILED - invalid expiration '{text}'"), (60, 40));
+        peer.expect_channel_close(
+            1,
+            406,
+            &format!("PRECONDITION_FAILED - invalid expiration '{text}'"),
+            (60, 40),
+        );
         assert_eq!(peer.calls(), []);
     }
     let mut properties = Vec::new();
-    Properties { user_id: Some(short("eve")), ..Default::default() }.encode(&mut properties);
+    Properties {
+        user_id: Some(short("eve")),
+        ..Default::default()
+    }
+    .encode(&mut properties);
     let mut peer = Peer::open();
     peer.send(&with_properties(&properties));
-    peer.expect_channel_close(1, 406, "PRECONDITION_FAILED - user_id property set to 'eve' but authenticated user was 'guest'", (60, 40));
+    peer.expect_channel_close(
+        1,
+        406,
+        "PRECONDITION_FAILED - user_id property set to 'eve' but authenticated user was 'guest'",
+        (60, 40),
+    );
     let mut peer = Peer::open();
     peer.send(&with_properties(&[0x80, 0, 9, b'a']));
     assert_eq!(peer.session.phase(), Phase::Closing);
     // A second word of flags, empty or not, whatever else is there.
-    for properties in [&[0, 1, 0, 0][..], &[0, 1, 0x80, 0, 1, b'a'], &[0x11, 1, 0, 0, 2, 1, b'5'], &[0x10, 1]] {
+    for properties in [
+        &[0, 1, 0, 0][..],
+        &[0, 1, 0x80, 0, 1, b'a'],
+        &[0x11, 1, 0, 0, 2, 1, b'5'],
+        &[0x10, 1],
+    ] {
         let mut peer = Peer::open();
         peer.send(&with_properties(properties));
-        peer.expect_connection_close(502, "SYNTAX_ERROR - property flags beyond those of class basic", (60, 40));
+        peer.expect_connection_close(
+            502,
+            "SYNTAX_ERROR - property flags beyond those of class basic",
+            (60, 40),
+        );
         assert_eq!(peer.calls(), []);
     }
 }
@@ -177,29 +278,70 @@ fn a_body_is_as_long_as_announced_and_no_longer_than_allowed() {
         header
     };
     let mut peer = Peer::open();
-    peer.method(1, BasicPublish { exchange: short("x"), ..Default::default() });
+    peer.method(
+        1,
+        BasicPublish {
+            exchange: short("x"),
+            ..Default::default()
+        },
+    );
     peer.send(&header(16 * 1024 * 1024 + 1));
-    peer.expect_channel_close(1, 406, "PRECONDITION_FAILED - message size 16777217 is larger than configured max size 16777216", (60, 40));
+    peer.expect_channel_close(
+        1,
+        406,
+        "PRECONDITION_FAILED - message size 16777217 is larger than configured max size 16777216",
+        (60, 40),
+    );
     // Its body is on its way all the same.
     peer.send(&[3, 0, 1, 0, 0, 0, 2, 1, 2, 0xce]);
     peer.expect(&[]);
     let mut peer = Peer::open();
-    peer.method(1, BasicPublish { exchange: short("x"), ..Default::default() });
+    peer.method(
+        1,
+        BasicPublish {
+            exchange: short("x"),
+            ..Default::default()
+        },
+    );
     peer.send(&header(3));
     peer.send(&header(3));
-    peer.expect_connection_close(505, "UNEXPECTED_FRAME - expected content body, got non content body frame instead", (60, 40));
+    peer.expect_connection_close(
+        505,
+        "UNEXPECTED_FRAME - expected content body, got non content body frame instead",
+        (60, 40),
+    );
     let mut peer = Peer::open();
-    peer.method(1, BasicPublish { exchange: short("x"), ..Default::default() });
+    peer.method(
+        1,
+        BasicPublish {
+            exchange: short("x"),
+            ..Default::default()
+        },
+    );
     peer.send(&header(3));
     peer.send(&[3, 0, 1, 0, 0, 0, 2, 1, 2, 0xce, 3, 0, 1, 0, 0, 0, 0, 0xce]);
     peer.expect(&[]);
     peer.send(&[3, 0, 1, 0, 0, 0, 2, 3, 4, 0xce]);
-    peer.expect_connection_close(505, "UNEXPECTED_FRAME - content body is larger than the 3 bytes that its header announced", (60, 40));
+    peer.expect_connection_close(
+        505,
+        "UNEXPECTED_FRAME - content body is larger than the 3 bytes that its header announced",
+        (60, 40),
+    );
     let mut peer = Peer::open();
-    peer.method(1, BasicPublish { exchange: short("x"), ..Default::default() });
+    peer.method(
+        1,
+        BasicPublish {
+            exchange: short("x"),
+            ..Default::default()
+        },
+    );
     peer.send(&header(u64::MAX)[..7]);
     peer.send(&[0, 40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xce]);
-    peer.expect_connection_close(505, "UNEXPECTED_FRAME - expected content header for class 60, got one for class 40 instead", (60, 40));
+    peer.expect_connection_close(
+        505,
+        "UNEXPECTED_FRAME - expected content header for class 60, got one for class 40 instead",
+        (60, 40),
+    );
 }
 
 #[test]
@@ -207,7 +349,10 @@ fn a_held_publish_is_taken_once_when_the_host_can() {
     for whole in [true, false] {
         let mut peer = Peer::open();
         peer.open_channel(2);
-        let two = publish(1, "x", "k", false, b"one").into_iter().chain(publish(1, "x", "k", false, b"")).collect::<Vec<u8>>();
+        let two = publish(1, "x", "k", false, b"one")
+            .into_iter()
+            .chain(publish(1, "x", "k", false, b""))
+            .collect::<Vec<u8>>();
         peer.host.hold = true;
         if whole {
             peer.send(&two);
@@ -226,7 +371,17 @@ fn a_held_publish_is_taken_once_when_the_host_can() {
         assert_eq!(peer.calls(), []);
         peer.host.hold = false;
         peer.send(&[]);
-        let bodies: Vec<usize> = peer.calls().iter().map(|c| if let Call::Publish { body, .. } = c { body.len() } else { 99 }).collect();
+        let bodies: Vec<usize> = peer
+            .calls()
+            .iter()
+            .map(|c| {
+                if let Call::Publish { body, .. } = c {
+                    body.len()
+                } else {
+                    99
+                }
+            })
+            .collect();
         assert_eq!(bodies, [3, 0]);
         peer.expect(&[M(2, Method::BasicQosOk)]);
     }
@@ -235,8 +390,21 @@ fn a_held_publish_is_taken_once_when_the_host_can() {
 #[test]
 fn a_publish_held_in_the_backlog_goes_on_with_resume() {
     let mut peer = Peer::open();
-    peer.method(1, wire::QueuePurge { queue: short("q1"), no_wait: false });
-    peer.send(&[publish(1, "x", "k", false, b"one"), publish(1, "x", "k", false, b"two"), frame(1, wire::BasicQos::default())].concat());
+    peer.method(
+        1,
+        wire::QueuePurge {
+            queue: short("q1"),
+            no_wait: false,
+        },
+    );
+    peer.send(
+        &[
+            publish(1, "x", "k", false, b"one"),
+            publish(1, "x", "k", false, b"two"),
+            frame(1, wire::BasicQos::default()),
+        ]
+        .concat(),
+    );
     peer.host.hold = true;
     peer.answer_all();
     peer.expect(&[M(1, wire::QueuePurgeOk { message_count: 4 }.into())]);
@@ -245,7 +413,17 @@ fn a_publish_held_in_the_backlog_goes_on_with_resume() {
     peer.host.hold = false;
     peer.host.calls.clear();
     peer.session.resume(&mut peer.host);
-    let bodies: Vec<Vec<u8>> = peer.calls().into_iter().map(|c| if let Call::Publish { body, .. } = c { body } else { vec![] }).collect();
+    let bodies: Vec<Vec<u8>> = peer
+        .calls()
+        .into_iter()
+        .map(|c| {
+            if let Call::Publish { body, .. } = c {
+                body
+            } else {
+                vec![]
+            }
+        })
+        .collect();
     assert_eq!(bodies, [&b"one"[..], b"two", b"three"]);
     peer.expect(&[M(1, Method::BasicQosOk)]);
     assert!(!peer.session.has_backlog());
@@ -257,7 +435,15 @@ fn without_routing_confirmed_publishes_are_nacked_and_others_end_the_connection(
     peer.method(1, wire::ConfirmSelect { no_wait: true });
     peer.send(&publish(1, "down", "k", true, b"1"));
     peer.session.flush_confirms();
-    peer.expect(&[M(1, wire::BasicNack { delivery_tag: 1, multiple: false, requeue: false }.into())]);
+    peer.expect(&[M(
+        1,
+        wire::BasicNack {
+            delivery_tag: 1,
+            multiple: false,
+            requeue: false,
+        }
+        .into(),
+    )]);
     let mut peer = Peer::open();
     peer.send(&publish(1, "down", "k", false, b"1"));
     peer.expect_connection_close(320, "CONNECTION_FORCED - no routing now", (60, 40));
@@ -265,7 +451,11 @@ fn without_routing_confirmed_publishes_are_nacked_and_others_end_the_connection(
 
 #[test]
 fn no_agreed_limit_still_bounds_a_frame_by_the_largest_message() {
-    let limits = warren_session::Limits { frame_max: 0, message_max: 1_000_000, ..Default::default() };
+    let limits = warren_session::Limits {
+        frame_max: 0,
+        message_max: 1_000_000,
+        ..Default::default()
+    };
     let mut peer = Peer::accepted(limits);
     peer.send(&crate::peer::opening(&[], 0));
     peer.method(1, Method::ChannelOpen);

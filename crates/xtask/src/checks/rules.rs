@@ -42,10 +42,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("warren-bench", &["warren-node", "warren-management"]),
     ("xtask", &["warren-protocol"]),
     ("warren-simulations", &["warren-node", "warren-management"]),
-    (
-        "warren-tests",
-        &["warren-node", "warren-management", "warren-storage-rocksdb"],
-    ),
+    // A client like any other: it knows nothing of ours.
+    ("warren-client-lapin", &[]),
 ];
 
 /// The crates that do no I/O, read no clock, draw no randomness and iterate no randomly ordered map.

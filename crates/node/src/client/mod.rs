@@ -1,0 +1,249 @@
+//! The node's side of one session: routes its publishes, batches what goes to queue owners, and keeps track of what is under way.
+//!
+//! Flow: the session calls [`Host`] while it digests input; everything for owners is gathered and sent by [`Client::flush`] at the end of the turn, or
+//! before a request, so that one owner sees one session's publishes, settlements and requests in their order.
+//! Invariant: each publish with a sequence gets exactly as many outcomes as it has hops, whether its owner answers, refuses or is lost.
+
+mod host;
+mod publish;
+mod requests;
+
+use crate::connection::Inbox;
+use crate::node::Node;
+use crate::owners::Address;
+use crate::permissions::Permissions;
+use crate::routes::RouteCache;
+use crate::wire::{Ask, Call, ConsumerCall, Deliveries, Item, Settled, ToOwner};
+use hashbrown::HashMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use warren_model::message::Message;
+use warren_model::{ConsumerId, NodeId, QueueRef, SessionId, Subscription};
+use warren_routing::Route;
+use warren_session::{Delivered, Session};
+
+/// A batch is sent before the end of the turn when it is this large.
+const BATCH_BYTES: usize = 256 * 1024;
+/// A session is not read from while so much of what it published has no outcome yet.
+pub(crate) const IN_FLIGHT_MAX: usize = 8 * 1024 * 1024;
+/// Between tries to find a queue's owner after it was lost or has moved.
+const RETRY_PAUSE: Duration = Duration::from_millis(50);
+/// Positions are 48 bits; above them is the number of the consumer's attachment, so that settlements of an earlier one are known.
+const ATTACHMENT_SHIFT: u32 = 48;
+
+/// What goes to one lane.
+struct Outgoing {
+    address: Address,
+    block: Vec<u8>,
+    items: Vec<Item>,
+    /// Which items are publishes to be confirmed: item, channel, sequence.
+    confirms: Vec<(u32, u16, u64)>,
+    settled: Vec<Settled>,
+}
+
+/// A batch without an outcome yet.
+struct InFlight {
+    node: NodeId,
+    bytes: usize,
+    confirms: Vec<(u32, u16, u64)>,
+}
+
+/// A consumer, or what a channel got from a queue, as its owner knows it.
+struct Attachment {
+    queue: QueueRef,
+    /// Where it is attached now; `None` while the owner is lost.
+    address: Option<Address>,
+    subscription: Subscription,
+    tag: Vec<u8>,
+    /// Counts attachments: see [`ATTACHMENT_SHIFT`].
+    count: u64,
+    /// It is a consumer, not a getter.
+    consumes: bool,
+}
+
+/// A request that an owner is to answer.
+struct Asked {
+    to: Option<Address>,
+    channel: u16,
+    queue: QueueRef,
+    ask: Ask,
+    until: Instant,
+    then: Then,
+}
+
+/// What an owner's answer is for.
+#[derive(Clone)]
+enum Then {
+    Reply,
+    /// The deletion of this queue, once it is sealed.
+    Delete(String),
+    /// A consumer whose owner was lost is attached again.
+    Reattached(u32),
+}
+
+/// A request that is answered when several lanes have answered.
+struct Fence {
+    /// Lanes that have not answered yet, by the id that they were asked with.
+    open: BTreeMap<u64, NodeId>,
+    channel: u16,
+    id: u64,
+}
+
+/// Marks the ids of requests that no channel waits for.
+const OWN_REQUEST: u64 = 1 << 63;
+
+pub(crate) struct Client {
+    node: Arc<Node>,
+    id: SessionId,
+    peer: IpAddr,
+    inbox: mpsc::UnboundedSender<Inbox>,
+    vhost: String,
+    user: String,
+    permissions: Permissions,
+    /// Whether this node may route now; asked anew each turn.
+    routable: bool,
+    unroutable_since: Option<Instant>,
+    cache: RouteCache,
+    route: Route,
+    outgoing: Vec<Outgoing>,
+    in_flight: BTreeMap<u64, InFlight>,
+    in_flight_bytes: usize,
+    last_batch: u64,
+    /// Outcomes that came about while the session was busy: channel, sequence, ok.
+    outcomes: Vec<(u16, u64, bool)>,
+    attachments: HashMap<u32, Attachment>,
+    asked: BTreeMap<u64, Asked>,
+    fences: Vec<Fence>,
+    last_own_request: u64,
+    /// Has declared an exclusive queue.
+    exclusive: bool,
+    /// Cloned by each proposal that is under way.
+    proposals: Arc<()>,
+    /// Lanes that know of this session.
+    known_to: BTreeSet<Address>,
+}
+
+impl Client {
+    pub(crate) fn new(
+        node: Arc<Node>,
+        id: SessionId,
+        peer: IpAddr,
+        inbox: mpsc::UnboundedSender<Inbox>,
+    ) -> Self {
+        Self {
+            node,
+            id,
+            peer,
+            inbox,
+            vhost: String::new(),
+            user: String::new(),
+            permissions: Permissions::default(),
+            routable: false,
+            unroutable_since: None,
+            cache: RouteCache::default(),
+            route: Route::default(),
+            outgoing: Vec::new(),
+            in_flight: BTreeMap::new(),
+            in_flight_bytes: 0,
+            last_batch: 0,
+            outcomes: Vec::new(),
+            attachments: HashMap::new(),
+            asked: BTreeMap::new(),
+            fences: Vec::new(),
+            last_own_request: OWN_REQUEST,
+            exclusive: false,
+            proposals: Arc::new(()),
+            known_to: BTreeSet::new(),
+        }
+    }
+
+    pub(crate) fn in_flight_bytes(&self) -> usize {
+        self.in_flight_bytes
+    }
+
+    /// Called at the start of each turn.
+    pub(crate) fn refresh(&mut self) {
+        self.routable = self.node.metadata().may_route();
+        if self.routable {
+            self.unroutable_since = None;
+        }
+    }
+
+    /// Whether publishes are taken now.
+    pub(crate) fn can_publish(&self) -> bool {
+        self.routable && !self.node.alarm()
+    }
+
+    /// Messages for the session's consumers.
+    pub(crate) fn deliveries(&mut self, session: &mut Session, deliveries: &Deliveries) {
+        let mut attached: Option<(u32, u64)> = None;
+        for item in &deliveries.items {
+            if attached.is_none_or(|(consumer, _)| consumer != item.consumer) {
+                let Some(attachment) = self.attachments.get(&item.consumer) else {
+                    continue;
+                };
+                attached = Some((item.consumer, attachment.count << ATTACHMENT_SHIFT));
+            }
+            let Some((_, count)) = attached else { continue };
+            let Some(block) = deliveries.blocks.get(item.block as usize) else {
+                continue;
+            };
+            match Message::read(block, item.offset) {
+                Ok(message) => session.deliver(
+                    &Delivered {
+                        consumer: item.consumer,
+                        position: item.position | count,
+                        redelivered: item.redelivered,
+                        message,
+                    },
+                    self,
+                ),
+                Err(error) => {
+                    tracing::error!(%error, session = %self.id, "a delivery could not be read")
+                }
+            }
+        }
+    }
+
+    pub(crate) fn cancelled(&mut self, session: &mut Session, consumer: u32) {
+        self.attachments.remove(&consumer);
+        session.cancelled(consumer, self);
+    }
+    pub(super) fn consumer_call(&mut self, consumer: u32, call: Call) {
+        let Some(attachment) = self.attachments.get(&consumer) else {
+            return;
+        };
+        let (Some(address), queue) = (attachment.address, attachment.queue.id) else {
+            return;
+        };
+        let call = ConsumerCall {
+            consumer: ConsumerId {
+                session: self.id,
+                number: consumer,
+            },
+            queue,
+            call,
+        };
+        // If the owner is lost, the consumer is attached anew.
+        let _ = self.node.send_to_lane(address, ToOwner::Consumer(call));
+    }
+
+    /// The connection is over.
+    pub(crate) fn gone(&mut self) {
+        self.flush();
+        for &address in &self.known_to {
+            let _ = self
+                .node
+                .send_to_lane(address, ToOwner::SessionGone(self.id));
+        }
+        if self.exclusive {
+            self.node
+                .clone()
+                .delete_exclusive(self.id, self.proposals.clone());
+        }
+    }
+}
