@@ -1,18 +1,20 @@
 //! What the leader does with proposals: one entry for all that wait, and answers when every lease holder has applied it.
 //!
-//! Flow: [`Desk::submit`] takes batches of proposals in the order of their arrival. One task ([`Desk::run`]) turns everything
-//! that waits into one entry, so that a burst costs one sync, and has a few entries under way at once. When an entry is
-//! applied here, its answers go into the ledger, which holds them until nobody can route by a table that lacks the entry.
+//! Flow: [`Desk::submit`] takes batches of proposals in the order of their arrival. A few entries are under way at once; what
+//! arrives meanwhile becomes one entry when one of them is done, so that a burst costs one sync. When an entry is applied
+//! here, its answers go into the ledger, which holds them until nobody can route by a table that lacks the entry.
+//! All of this happens within the calls that cause it: no task stands between a proposal and openraft.
 
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::Mutex;
-use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::entry::{Batch, Proposal, Settled};
 use crate::ledger::Ledger;
-use crate::raft::{LeaderId, Raft, Then, WriteResult};
+use crate::raft::{LeaderId, Payload, Then, WriteResult};
 
 /// Entries under way at once. More would make smaller ones: what waits meanwhile goes into the next.
 const ENTRIES_MAX: usize = 3;
@@ -121,63 +123,111 @@ impl SharedLedger {
 /// Where proposals arrive at the leader.
 pub(crate) struct Desk {
     ledger: Arc<SharedLedger>,
-    jobs: mpsc::UnboundedSender<Job>,
+    /// The same desk, for the entries under way.
+    this: Weak<Desk>,
+    line: Mutex<Line>,
+    /// Held by whoever gives entries to openraft.
+    writing: Mutex<()>,
+    /// Set once openraft is built.
+    writer: OnceLock<Writer>,
 }
 
-/// The other end of a [`Desk`].
-pub(crate) struct Queue(mpsc::UnboundedReceiver<Job>);
+/// How an entry is given to openraft.
+type Writer = Box<dyn Fn(Payload, LeaderId, Then<WriteResult>) + Send + Sync>;
+
+#[derive(Default)]
+struct Line {
+    jobs: VecDeque<Job>,
+    /// Entries that are not applied yet.
+    under_way: usize,
+}
 
 impl Desk {
-    pub(crate) fn new(ledger: Arc<SharedLedger>) -> (Self, Queue) {
-        // Not bounded here: every proposer bounds what it has open.
-        let (jobs, queue) = mpsc::unbounded_channel();
-        (Self { ledger, jobs }, Queue(queue))
+    pub(crate) fn new(ledger: Arc<SharedLedger>) -> Arc<Self> {
+        Arc::new_cyclic(|this| Self { ledger, this: Weak::clone(this), line: Mutex::default(), writing: Mutex::default(), writer: OnceLock::new() })
     }
 
-    /// Takes a batch in.
+    /// Says how entries are given to openraft: within the call, so that they keep their order.
+    pub(crate) fn write_with(&self, writer: Writer) {
+        // Called once, when the part is built.
+        drop(self.writer.set(writer));
+    }
+
+    /// Takes a batch in. It becomes an entry at once, or part of the next one if enough are under way.
     pub(crate) fn submit(&self, proposals: Vec<Proposal>, respond: Respond) {
         if self.ledger.with(|ledger| ledger.leading()).is_none() {
             return respond(None);
         }
-        if let Err(mpsc::error::SendError(job)) = self.jobs.send(Job { proposals, respond }) {
-            (job.respond)(None);
+        // Not bounded here: every proposer bounds what it has open.
+        self.line.lock().jobs.push_back(Job { proposals, respond });
+        self.write_waiting();
+    }
+
+    /// Turns what waits into entries as far as they may be under way. One caller at a time writes, so that entries are given
+    /// to openraft in the order of the line; what others bring meanwhile, and entries that fail at once, that one sees to.
+    fn write_waiting(&self) {
+        loop {
+            let Some(writing) = self.writing.try_lock() else { return };
+            loop {
+                // The line must not be locked while writing: an entry that fails at once counts itself out.
+                let next = self.line.lock().next_entry();
+                let Some((batch, responds)) = next else { break };
+                self.write(batch, responds);
+            }
+            drop(writing);
+            // Whoever came in vain before this lock was given back has left its work in the line.
+            if !self.line.lock().has_work() {
+                return;
+            }
         }
     }
 
-    /// Turns what waits into entries. Ends with the desk.
-    pub(crate) async fn run(ledger: Arc<SharedLedger>, mut queue: Queue, raft: Raft) {
-        let entries = Arc::new(Semaphore::new(ENTRIES_MAX));
-        while let Some(first) = queue.0.recv().await {
-            // The semaphore is never closed.
-            let Ok(permit) = Arc::clone(&entries).acquire_owned().await else { return };
-            let mut batch = Batch { proposals: Vec::new() };
-            let mut responds = Vec::new();
-            let mut next = Some(first);
-            while let Some(Job { proposals, respond }) = next {
-                responds.push((respond, proposals.len()));
-                batch.proposals.extend(proposals);
-                next = if batch.proposals.len() < PROPOSALS_MAX { queue.0.try_recv().ok() } else { None };
-            }
-            let Some(leader) = ledger.with(|ledger| ledger.leading()) else {
-                responds.into_iter().for_each(|(respond, _)| respond(None));
-                continue;
-            };
-            let payload = match batch.encode() {
-                Ok(payload) => payload,
-                Err(error) => {
-                    tracing::error!(%error, "proposals cannot be encoded");
-                    responds.into_iter().for_each(|(respond, _)| respond(None));
-                    continue;
-                }
-            };
-            let ledger = Arc::clone(&ledger);
-            let then = Then::new(move |result: WriteResult| {
-                drop(permit);
-                answer(&ledger, leader, responds, result);
-            });
-            if let Err(error) = raft.write(payload).with_leader(leader).responder(then).await {
-                tracing::warn!(%error, "the metadata group takes no more entries");
-            }
+    fn write(&self, batch: Batch, responds: Vec<(Respond, usize)>) {
+        let under_way = UnderWay(Weak::clone(&self.this));
+        let (leader, payload, writer) = (self.ledger.with(|ledger| ledger.leading()), batch.encode(), self.writer.get());
+        let (Some(leader), Ok(payload), Some(writer)) = (leader, payload, writer) else {
+            return responds.into_iter().for_each(|(respond, _)| respond(None));
+        };
+        let ledger = Arc::clone(&self.ledger);
+        let then = Then::new(move |result: WriteResult| {
+            drop(under_way);
+            answer(&ledger, leader, responds, result);
+        });
+        writer(payload, leader, then);
+    }
+}
+
+impl Line {
+    fn has_work(&self) -> bool {
+        self.under_way < ENTRIES_MAX && !self.jobs.is_empty()
+    }
+
+    /// Takes everything that waits, as far as it fits in an entry, and counts the entry as under way.
+    fn next_entry(&mut self) -> Option<(Batch, Vec<(Respond, usize)>)> {
+        if !self.has_work() {
+            return None;
+        }
+        self.under_way += 1;
+        let mut batch = Batch { proposals: Vec::new() };
+        let mut responds = Vec::new();
+        while batch.proposals.len() < PROPOSALS_MAX
+            && let Some(Job { proposals, respond }) = self.jobs.pop_front()
+        {
+            responds.push((respond, proposals.len()));
+            batch.proposals.extend(proposals);
+        }
+        Some((batch, responds))
+    }
+}
+
+/// An entry under way; dropped when it is applied or has failed.
+struct UnderWay(Weak<Desk>);
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        if let Some(desk) = self.0.upgrade() {
+            desk.line.lock().under_way -= 1;
+            desk.write_waiting();
         }
     }
 }

@@ -1,8 +1,9 @@
 //! The state machine: the routing table in memory, mirrored in the node's state store.
 //!
-//! Each applied entry is one atomic write: the table's changes, which proposals it settled, and its log id. Writes are not
-//! synced, because the synced log replays them; a snapshot is a sync, and only what is behind a snapshot is purged from the
-//! log. So a restart is: sync, read the state back, and let the group replay the rest.
+//! An applied entry's changes, which proposals it settled, and its log id become visible in the store by one atomic write, and
+//! those of several entries by a common one: the mirror may lag a little and need not be synced, because the synced log
+//! replays what it lacks. A snapshot writes what is outstanding and syncs, and only what is behind a snapshot is purged from
+//! the log. So a restart is: sync, read the state back, and let the group replay the rest.
 //!
 //! Keys in [`Space::Table`]:
 //! ```text
@@ -12,7 +13,7 @@
 //! 'p' ..     proposers                     (see dedup)
 //! 't' key    a record of the routing table, as `routing` encodes it
 //! ```
-//! Order for one entry: table and version, state store, hooks, whoever waits for the entry, observers of the applied index.
+//! Order for one entry: table and version, mirror, hooks, whoever waits for the entry, observers of the applied index.
 
 use std::io;
 use std::sync::Arc;
@@ -34,6 +35,8 @@ use crate::raft::{EntryPayload, LogId, Payload, SnapshotMeta, StoredMembership, 
 use crate::shared::SharedTable;
 use crate::Hooks;
 
+/// Outstanding changes that are worth a write.
+const CHANGES_MAX: usize = 512;
 const LOG_ID: u8 = b'i';
 const MEMBERSHIP: u8 = b'm';
 const TABLE: u8 = b't';
@@ -58,6 +61,10 @@ struct Position {
     applied: Option<LogId>,
     membership: StoredMembership,
     dedup: Dedup,
+    /// Changes that the state store lacks, but for the log id.
+    outstanding: Vec<Write>,
+    /// What the state store says is applied.
+    written: Option<LogId>,
 }
 
 /// Everything that the state store holds of this group.
@@ -106,6 +113,11 @@ impl Machine {
         &self.table
     }
 
+    /// Writes what is outstanding, so that less is to be replayed after the next start.
+    pub(crate) fn flush(&self) -> io::Result<()> {
+        self.position.lock().write(&*self.state)
+    }
+
     /// The id of the entry applied last.
     pub(crate) fn applied(&self) -> Option<LogId> {
         self.position.lock().applied
@@ -138,10 +150,11 @@ impl Machine {
             }
         }
         position.applied = Some(id);
+        position.outstanding.extend(changes.into_iter().map(into_write));
+        if position.outstanding.len() >= CHANGES_MAX {
+            position.write(&*self.state).map_err(|e| Malformed::new("write of applied state", e))?;
+        }
         drop(position);
-        changes.push((vec![LOG_ID], Some(archive_log_id(id)?)));
-        let writes = changes.into_iter().map(into_write).collect();
-        self.state.write(Space::Table, writes).map_err(|e| Malformed::new("write of applied state", e))?;
         self.hooks.applied(id.index, &events);
         Ok(answer)
     }
@@ -185,6 +198,19 @@ impl Machine {
     }
 }
 
+impl Position {
+    /// Brings the state store up to date.
+    fn write(&mut self, state: &dyn StateStore) -> io::Result<()> {
+        let Some(id) = self.applied.filter(|_| self.applied != self.written) else { return Ok(()) };
+        let value = archive_log_id(id).map_err(Malformed::io)?;
+        let mut writes = std::mem::take(&mut self.outstanding);
+        writes.push(Write::Put(Bytes::from_static(&[LOG_ID]), value.into()));
+        state.write(Space::Table, writes).map_err(io::Error::other)?;
+        self.written = Some(id);
+        Ok(())
+    }
+}
+
 fn into_write((key, value): KeyChange) -> Write {
     match value {
         Some(value) => Write::Put(key.into(), value.into()),
@@ -222,6 +248,7 @@ fn restore(records: impl Iterator<Item = Result<(Bytes, Bytes), OpenError>>) -> 
             Some(_) | None => return Err(Malformed::new("applied state", format!("unknown key {key:?}")).into()),
         }
     }
+    position.written = position.applied;
     let index = position.applied.map_or(0, |id| id.index);
     let table = Table::restore(of_table.into_iter(), index).map_err(|e| OpenError::Table(e.to_string()))?;
     Ok(Restored { table, position })
@@ -256,9 +283,10 @@ impl RaftStateMachine<Types> for Machine {
     }
 
     async fn get_snapshot_builder(&mut self) -> SnapshotBuilder {
-        let position = self.position.lock();
+        let mut position = self.position.lock();
+        let written = position.write(&*self.state);
         let meta = SnapshotMeta { last_log_id: position.applied, last_membership: position.membership.clone() };
-        SnapshotBuilder { state: Arc::clone(&self.state), meta }
+        SnapshotBuilder { state: Arc::clone(&self.state), written: Some(written), meta }
     }
 
     async fn install_snapshot(&mut self, meta: &SnapshotMeta, snapshot: SnapshotData) -> Result<(), io::Error> {
@@ -282,10 +310,11 @@ impl RaftStateMachine<Types> for Machine {
     }
 
     async fn get_current_snapshot(&mut self) -> Result<Option<Snapshot<openraft::type_config::alias::CommittedLeaderIdOf<Types>, NodeId, crate::raft::Member, SnapshotData>>, io::Error> {
-        let position = self.position.lock();
+        let mut position = self.position.lock();
         if position.applied.is_none() {
             return Ok(None);
         }
+        position.write(&*self.state)?;
         let view = self.state.scan(Space::Table).map_err(io::Error::other)?;
         let meta = SnapshotMeta { last_log_id: position.applied, last_membership: position.membership.clone() };
         Ok(Some(Snapshot { meta, snapshot: SnapshotData::View(view) }))
@@ -295,6 +324,8 @@ impl RaftStateMachine<Types> for Machine {
 /// Makes what was applied when it was created durable.
 pub(crate) struct SnapshotBuilder {
     state: Arc<dyn StateStore>,
+    /// Whether the state store has everything up to `meta`.
+    written: Option<io::Result<()>>,
     meta: SnapshotMeta,
 }
 
@@ -302,6 +333,7 @@ impl RaftSnapshotBuilder<Types> for SnapshotBuilder {
     type SnapshotData = SnapshotData;
 
     async fn build_snapshot(&mut self) -> Result<Snapshot<openraft::type_config::alias::CommittedLeaderIdOf<Types>, NodeId, crate::raft::Member, SnapshotData>, io::Error> {
+        self.written.take().unwrap_or(Ok(()))?;
         self.state.sync().map_err(io::Error::other)?;
         Ok(Snapshot { meta: self.meta.clone(), snapshot: SnapshotData::Durable })
     }

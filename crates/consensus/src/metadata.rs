@@ -5,6 +5,7 @@ use std::fmt;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -16,14 +17,14 @@ use warren_storage::Storage;
 use warren_transport::{Frame, Hello, Lane, ReplyTo, Transport};
 
 use crate::config::{Config, OpenError, ProposeError};
-use crate::leader::{Desk, Queue, SharedLedger};
+use crate::leader::{Desk, SharedLedger};
 use crate::lease::Lease;
 use crate::ledger::Ledger;
 use crate::log::Log;
 use crate::machine::{Machine, Observer};
 use crate::network::Network;
 use crate::proposer::{Proposed, Proposer};
-use crate::raft::{LogId, Raft, Spawner};
+use crate::raft::{LeaderId, LogId, Payload, Raft, Spawner, Then, WriteResult};
 use crate::shared::SharedTable;
 use crate::snapshots::Incoming;
 use crate::status::Status;
@@ -50,8 +51,7 @@ pub(crate) struct Core {
     pub(crate) lease: Arc<Lease>,
     pub(crate) ledger: Arc<SharedLedger>,
     pub(crate) proposer: Proposer,
-    pub(crate) desk: Desk,
-    queue: Mutex<Option<Queue>>,
+    pub(crate) desk: Arc<Desk>,
     pub(crate) wire: Arc<WireSlot>,
     /// The leader, as this node knows it.
     pub(crate) leader: watch::Sender<Option<NodeId>>,
@@ -67,6 +67,7 @@ pub(crate) struct Core {
     pub(crate) estranged: AtomicBool,
     /// A leader that this node was told of but has no link to.
     pub(crate) hinted: Mutex<Option<LeaderHint>>,
+    started: AtomicBool,
     pub(crate) leaving: AtomicBool,
     /// Requests of others are not answered any more.
     pub(crate) stopped: AtomicBool,
@@ -103,7 +104,7 @@ impl Metadata {
         let spawner = Spawner::new(config.seed ^ config.node.0);
         let raft = spawner.scope(Raft::build(config.node, Arc::new(raft_config(&config)?), network, log, machine.clone())).await;
         let raft = raft.map_err(|error| OpenError::Raft(error.to_string()))?;
-        let (desk, queue) = Desk::new(Arc::clone(&ledger));
+        let desk = Desk::new(Arc::clone(&ledger));
         let core = Core {
             proposer: Proposer::new(config.node, config.incarnation),
             incarnation: AtomicU64::new(config.incarnation.0),
@@ -113,7 +114,6 @@ impl Metadata {
             lease,
             ledger,
             desk,
-            queue: Mutex::new(Some(queue)),
             wire,
             leader,
             links: Mutex::default(),
@@ -121,6 +121,7 @@ impl Metadata {
             opened_fresh: AtomicBool::new(fresh),
             estranged: AtomicBool::new(false),
             hinted: Mutex::default(),
+            started: AtomicBool::new(false),
             leaving: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
             snapshots: Mutex::default(),
@@ -128,7 +129,9 @@ impl Metadata {
             runtime: tokio::runtime::Handle::current(),
             tasks: Mutex::default(),
         };
-        Ok(Metadata { core: Arc::new(core) })
+        let core = Arc::new(core);
+        core.desk.write_with(core.entry_writer());
+        Ok(Metadata { core })
     }
 
     /// Takes part from now on: elections, bootstrap, leases. Call it once.
@@ -138,7 +141,9 @@ impl Metadata {
 
     pub(crate) fn start_on(&self, wire: Arc<dyn Wire>) {
         let core = &self.core;
-        let Some(queue) = core.queue.lock().take() else { return };
+        if core.started.swap(true, Ordering::AcqRel) {
+            return;
+        }
         if let Some((cluster, _)) = core.machine.table().read().cluster() {
             wire.set_cluster(cluster);
         }
@@ -147,7 +152,6 @@ impl Metadata {
         core.start(|core| async move { core.follow_leadership().await });
         core.start(|core| async move { core.keep_lease().await });
         core.start(|core| async move { core.ledger.run().await });
-        core.start(|core| async move { Desk::run(Arc::clone(&core.ledger), queue, core.raft.clone()).await });
         core.start(|core| async move {
             let leaders = core.leader.subscribe();
             core.proposer.run(leaders, |leader, proposals| core.send_proposals(leader, proposals)).await;
@@ -311,6 +315,9 @@ impl Metadata {
             tracing::warn!("the metadata group's task had failed before it was stopped");
         }
         core.wire.set(None);
+        if let Err(error) = core.machine.flush() {
+            tracing::debug!(%error, "the applied state could not be written; the log replays it");
+        }
     }
 }
 
@@ -331,6 +338,24 @@ impl Core {
         F::Output: Send + 'static,
     {
         self.runtime.spawn(self.spawner.scope(task))
+    }
+
+    /// Gives entries to openraft within the call; only if its queue is full, a task waits for room.
+    fn entry_writer(self: &Arc<Self>) -> Box<dyn Fn(Payload, LeaderId, Then<WriteResult>) + Send + Sync> {
+        let core = Arc::downgrade(self);
+        Box::new(move |payload, leader, then| {
+            // Dropping `then` unanswered tells the proposers to ask again.
+            let Some(core) = core.upgrade() else { return };
+            let raft = core.raft.clone();
+            let mut write = Box::pin(async move {
+                if let Err(error) = raft.write(payload).with_leader(leader).responder(then).await {
+                    tracing::warn!(%error, "the metadata group takes no more entries");
+                }
+            });
+            if write.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+                drop(core.spawn(write));
+            }
+        })
     }
 
     pub(crate) fn me(&self) -> NodeId {
