@@ -351,12 +351,16 @@ impl Client {
         let method = method.into();
         let since = self.oracle.now();
         self.oracle.count_operation();
+        self.oracle.trace(&self.host, format_args!("asks {}: {method:?}", node_name(self.node)));
         let until = Instant::now() + DEADLINE;
         let answered = match self.send(CHANNEL, method, until).await {
             Ok(()) => self.wait_for(expected, until).await.map(drop),
             Err(failure) => Err(failure),
         };
         let answered = self.checked(expected, since, answered);
+        if answered.is_ok() {
+            self.oracle.trace(&self.host, format_args!("got {expected} from {}", node_name(self.node)));
+        }
         self.reopened(answered).await
     }
 

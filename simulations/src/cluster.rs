@@ -1,6 +1,7 @@
 //! The simulated hosts that run nodes: disks that outlive them, and what each start does.
 
 use crate::certificates::Certificates;
+use crate::network::HostNetwork;
 use crate::options::{Options, node_name};
 use crate::oracle::Oracle;
 use std::net::{IpAddr, Ipv4Addr};
@@ -10,7 +11,7 @@ use std::time::Duration;
 use turmoil::net::TcpListener;
 use warren_node::{Config, Node, Settings};
 use warren_storage::memory::{Completion, Disk, Job};
-use warren_transport::{PeerAddress, SimNetwork};
+use warren_transport::PeerAddress;
 
 /// UDP port of the links between nodes.
 const LINKS: u16 = 25_672;
@@ -29,6 +30,7 @@ struct Inner {
     options: Options,
     certificates: Certificates,
     disks: Vec<Disk>,
+    networks: Vec<HostNetwork>,
     clients: Vec<String>,
 }
 
@@ -46,7 +48,8 @@ impl Cluster {
             })));
             disk.set_sync_delay(options.sync_delay);
         }
-        Self { inner: Rc::new(Inner { options: options.clone(), certificates: certificates.clone(), disks, clients }) }
+        let networks = (0..options.nodes).map(|_| HostNetwork::default()).collect();
+        Self { inner: Rc::new(Inner { options: options.clone(), certificates: certificates.clone(), disks, networks, clients }) }
     }
 
     pub(crate) fn size(&self) -> usize {
@@ -86,8 +89,10 @@ impl Cluster {
     /// One process's life.
     async fn run(&self, number: usize, oracle: &Oracle) -> Result<(), Box<dyn std::error::Error>> {
         let start = oracle.node_starts(number);
-        let storage = Arc::new(self.disk(number).open());
-        let node = Node::start(self.config(number, start), storage, Arc::new(SimNetwork), tokio::runtime::Handle::current()).await?;
+        // What an earlier process had open, the system has closed.
+        self.inner.networks[number].close_all();
+        let (storage, network) = (Arc::new(self.disk(number).open()), Arc::new(self.inner.networks[number].clone()));
+        let node = Node::start(self.config(number, start), storage, network, tokio::runtime::Handle::current()).await?;
         let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, AMQP)).await?;
         oracle.node_up(number, node.clone());
         let (looked_at, looker) = (node.clone(), oracle.clone());

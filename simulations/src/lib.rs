@@ -17,6 +17,7 @@ mod drain;
 pub mod faults;
 pub mod invariants;
 mod message;
+mod network;
 pub mod options;
 pub mod oracle;
 mod panics;

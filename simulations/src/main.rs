@@ -7,15 +7,21 @@ use clap::{Parser, Subcommand};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use warren_simulations::faults::Kind;
 use warren_simulations::workloads::Workload;
 use warren_simulations::{Certificates, Detail, Options, Report, invariants, run};
 
+/// Stands for no invariant's name.
+const HELD: &str = "-";
 /// Nodes that certificates are made for.
 const NODES: usize = 3;
+/// How often a run is looked at, in real time.
+const LOOK: Duration = Duration::from_millis(20);
+/// A run whose simulated time stands still for so long, in real time, never goes on.
+const STUCK: Duration = Duration::from_secs(60);
 /// Seeds that once failed, with what was wrong.
 const PINNED: &str = include_str!("../seeds.txt");
 
@@ -59,6 +65,16 @@ enum Action {
         #[arg(long, value_name = "FILE")]
         record: Option<PathBuf>,
     },
+    /// Runs one seed as a part of a run of many.
+    #[command(hide = true)]
+    One {
+        /// The seed.
+        #[arg(long)]
+        seed: u64,
+        /// Simulated minutes.
+        #[arg(long)]
+        minutes: Option<f64>,
+    },
     /// Runs a seed twice in fresh processes; fails if they differ in any event or packet.
     Determinism {
         /// The seed.
@@ -87,8 +103,9 @@ fn main() -> ExitCode {
 
 fn act(action: Action) -> anyhow::Result<bool> {
     match action {
-        Action::Run { seeds, first, minutes, jobs } => many((first..first + seeds).collect(), length(minutes), jobs),
-        Action::Replay { seed, minutes, trace, record } => replay(seed, length(minutes), trace, record.as_deref()),
+        Action::Run { seeds, first, minutes, jobs } => many((first..first + seeds).collect(), minutes, jobs),
+        Action::One { seed, minutes } => one(seed, minutes),
+        Action::Replay { seed, minutes, trace, record } => replay(seed, minutes, trace, record.as_deref()),
         Action::Determinism { seed, minutes } => determinism(seed, minutes),
         Action::Pinned => many(pinned().map(|(seed, _)| seed).collect(), None, None),
         Action::List => {
@@ -104,38 +121,50 @@ fn length(minutes: Option<f64>) -> Option<Duration> {
 
 /// A run on a thread of its own, whose randomness is the seed's.
 fn on_thread(seed: u64, work: Option<Duration>, detail: Detail) -> anyhow::Result<Report> {
+    let progress = Arc::new(AtomicU64::new(0));
+    let watched = progress.clone();
     let simulation = move || -> anyhow::Result<Report> {
         // The same certificates for all seeds and in all processes.
         seeded::seed(0);
         let certificates = Certificates::make(NODES)?;
         seeded::seed(seed);
-        Ok(run(&Options::of(seed, work), &certificates, detail))
+        Ok(run(&Options::of(seed, work), &certificates, detail, &progress))
     };
     let thread = std::thread::Builder::new().name(format!("seed-{seed}")).stack_size(16 << 20).spawn(simulation)?;
+    let (mut last, mut since) = (0, Instant::now());
+    while !thread.is_finished() {
+        std::thread::sleep(LOOK);
+        let now = watched.load(Ordering::Relaxed);
+        if now != last {
+            (last, since) = (now, Instant::now());
+        } else if since.elapsed() > STUCK {
+            // The thread cannot be stopped: this ends the process.
+            bail!("seed {seed} is stuck at {:.3} s: simulated code runs without end. Repeat it with a debugger: cargo xtask simulate replay --seed {seed}", last as f64 / 1000.0);
+        }
+    }
     match thread.join() {
         Ok(report) => report,
         Err(_) => bail!("the simulator itself failed at seed {seed}"),
     }
 }
 
-fn many(seeds: Vec<u64>, work: Option<Duration>, jobs: Option<usize>) -> anyhow::Result<bool> {
+/// Runs each seed in a process of its own: what libraries keep for the whole process would else depend on the runs before.
+fn many(seeds: Vec<u64>, minutes: Option<f64>, jobs: Option<usize>) -> anyhow::Result<bool> {
     let jobs = jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)).max(1);
     let (began, count) = (Instant::now(), seeds.len());
     let next = Mutex::new(seeds.into_iter());
-    let failed: Mutex<BTreeMap<u64, &'static str>> = Mutex::default();
+    let failed: Mutex<BTreeMap<u64, String>> = Mutex::default();
     let simulated_ms = AtomicU64::new(0);
     let one_after_the_other = || -> anyhow::Result<()> {
         loop {
             let Some(seed) = lock(&next).next() else { return Ok(()) };
-            let started = Instant::now();
-            let report = on_thread(seed, work, Detail::Last)?;
-            simulated_ms.fetch_add(u64::try_from(report.simulated.as_millis()).unwrap_or_default(), Ordering::Relaxed);
+            let done = in_process(seed, minutes)?;
+            simulated_ms.fetch_add(done.simulated_ms, Ordering::Relaxed);
             // One lock for the whole report: reports do not mix.
             let mut failed = lock(&failed);
-            println!("{}", line(&report, started.elapsed()));
-            if let Some(violation) = &report.violation {
-                failed.insert(seed, violation.invariant);
-                explain(&report, work);
+            print!("{}", done.text);
+            if let Some(invariant) = done.broken {
+                failed.insert(seed, invariant);
             }
         }
     };
@@ -155,6 +184,46 @@ fn many(seeds: Vec<u64>, work: Option<Duration>, jobs: Option<usize>) -> anyhow:
         println!("FAILED: {} of {count} seeds: {}", failed.len(), seeds.join(", "));
     }
     Ok(failed.is_empty())
+}
+
+/// How a seed went in a process of its own.
+struct Done {
+    simulated_ms: u64,
+    broken: Option<String>,
+    text: String,
+}
+
+fn in_process(seed: u64, minutes: Option<f64>) -> anyhow::Result<Done> {
+    let output = own_process("one", seed, minutes)?.output().context("cannot run this program again")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let head = text.split_once('\n').and_then(|(head, rest)| Some((head.split_once(' ')?, rest)));
+    if let Some(((simulated_ms, broken), rest)) = head
+        && let Ok(simulated_ms) = simulated_ms.parse()
+    {
+        return Ok(Done { simulated_ms, broken: (broken != HELD).then(|| broken.to_owned()), text: rest.to_owned() });
+    }
+    let text = format!("seed {seed}: FAILED, the simulator did not end well: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(Done { simulated_ms: 0, broken: Some("stuck or crashed".to_owned()), text })
+}
+
+/// This program again, with one seed.
+fn own_process(action: &str, seed: u64, minutes: Option<f64>) -> anyhow::Result<Command> {
+    let mut command = Command::new(std::env::current_exe().context("cannot find this program")?);
+    command.args([action, "--seed", &seed.to_string()]);
+    if let Some(minutes) = minutes {
+        command.args(["--minutes", &minutes.to_string()]);
+    }
+    Ok(command)
+}
+
+/// A seed's run for [`in_process`]: the first line says how long and what broke, the rest is for people.
+fn one(seed: u64, minutes: Option<f64>) -> anyhow::Result<bool> {
+    let began = Instant::now();
+    let report = on_thread(seed, length(minutes), Detail::Last)?;
+    let broken = report.violation.as_ref().map_or(HELD, |violation| violation.invariant);
+    println!("{} {broken}\n{}", report.simulated.as_millis(), line(&report, began.elapsed()));
+    explain(&report, minutes);
+    Ok(report.violation.is_none())
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -180,24 +249,24 @@ fn line(report: &Report, took: Duration) -> String {
 }
 
 /// What a person needs to know of a failed run.
-fn explain(report: &Report, work: Option<Duration>) {
+fn explain(report: &Report, minutes: Option<f64>) {
     let Some(violation) = &report.violation else { return };
     for event in report.timeline.last() {
         println!("  {event}");
     }
-    let minutes = work.map_or_else(String::new, |work| format!(" --minutes {}", work.as_secs_f64() / 60.0));
+    let minutes = minutes.map_or_else(String::new, |minutes| format!(" --minutes {minutes}"));
     println!("seed {} has broken {} at {:.3} s: {}", report.options.seed, violation.invariant, violation.at.as_secs_f64(), violation.what);
     println!("repeat it with: cargo xtask simulate replay --seed {}{minutes}", report.options.seed);
 }
 
-fn replay(seed: u64, work: Option<Duration>, trace: bool, record: Option<&Path>) -> anyhow::Result<bool> {
+fn replay(seed: u64, minutes: Option<f64>, trace: bool, record: Option<&Path>) -> anyhow::Result<bool> {
     let detail = match (record, trace) {
         (Some(_), _) => Detail::Packets,
         (None, true) => Detail::All,
         (None, false) => Detail::Last,
     };
     let began = Instant::now();
-    let report = on_thread(seed, work, detail)?;
+    let report = on_thread(seed, length(minutes), detail)?;
     if let Some(file) = record {
         let mut all = report.timeline.all().join("\n");
         all.push('\n');
@@ -208,7 +277,7 @@ fn replay(seed: u64, work: Option<Duration>, trace: bool, record: Option<&Path>)
     }
     println!("{}", line(&report, began.elapsed()));
     if !trace {
-        explain(&report, work);
+        explain(&report, minutes);
     } else if let Some(violation) = &report.violation {
         println!("seed {seed} has broken {} at {:.3} s: {}", violation.invariant, violation.at.as_secs_f64(), violation.what);
     }
@@ -216,17 +285,11 @@ fn replay(seed: u64, work: Option<Duration>, trace: bool, record: Option<&Path>)
 }
 
 fn determinism(seed: u64, minutes: Option<f64>) -> anyhow::Result<bool> {
-    let own = std::env::current_exe().context("cannot find this program")?;
     let folder = std::env::temp_dir().join(format!("warren-determinism-{}-{seed}", std::process::id()));
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let recorded = |name: &str| -> anyhow::Result<String> {
         let file = folder.join(name);
-        let mut command = Command::new(&own);
-        command.args(["replay", "--seed", &seed.to_string(), "--record"]).arg(&file);
-        if let Some(minutes) = minutes {
-            command.args(["--minutes", &minutes.to_string()]);
-        }
-        let output = command.output().context("cannot run this program again")?;
+        let output = own_process("replay", seed, minutes)?.arg("--record").arg(&file).output().context("cannot run this program again")?;
         if output.status.code() == Some(2) {
             bail!("the run did not end well: {}", String::from_utf8_lossy(&output.stderr));
         }

@@ -7,7 +7,7 @@
 use crate::invariants::{Declares, Digests, Exclusives, HashRing, Homes, Messages};
 use crate::options::node_name;
 use crate::timeline::Timeline;
-use std::cell::{RefCell, RefMut};
+use std::cell::{Cell, RefCell, RefMut};
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -33,6 +33,8 @@ pub struct Oracle {
 
 struct Inner {
     timeline: Timeline,
+    /// Simulated time as of the latest step, for those outside of the hosts.
+    clock: Cell<Duration>,
     state: RefCell<State>,
 }
 
@@ -100,7 +102,7 @@ impl Oracle {
             ring: HashRing::default(),
             exclusives: Exclusives::default(),
         };
-        Self { inner: Rc::new(Inner { timeline, state: RefCell::new(state) }) }
+        Self { inner: Rc::new(Inner { timeline, clock: Cell::default(), state: RefCell::new(state) }) }
     }
 
     pub(crate) fn state(&self) -> RefMut<'_, State> {
@@ -110,7 +112,12 @@ impl Oracle {
     /// Simulated time since the run began.
     #[must_use]
     pub fn now(&self) -> Duration {
-        turmoil::sim_elapsed().unwrap_or_default()
+        turmoil::sim_elapsed().unwrap_or_else(|| self.inner.clock.get())
+    }
+
+    /// The simulation has come this far.
+    pub(crate) fn stepped(&self, to: Duration) {
+        self.inner.clock.set(to);
     }
 
     /// Adds to the timeline.
@@ -118,15 +125,18 @@ impl Oracle {
         self.inner.timeline.note(self.now(), source, text);
     }
 
-    /// An invariant is broken. The first one is kept, and ends the run.
-    pub fn violated(&self, invariant: &'static str, what: impl fmt::Display) {
-        self.violated_at(self.now(), invariant, what);
+    /// Adds to the timeline where everything is wanted.
+    pub(crate) fn trace(&self, source: &str, text: impl fmt::Display) {
+        if self.inner.timeline.is_detailed() {
+            self.note(source, text);
+        }
     }
 
-    /// As [`Self::violated`], for what is found outside of the simulated hosts.
-    pub(crate) fn violated_at(&self, at: Duration, invariant: &'static str, what: impl fmt::Display) {
+    /// An invariant is broken. The first one is kept, and ends the run.
+    pub fn violated(&self, invariant: &'static str, what: impl fmt::Display) {
+        let at = self.now();
         let violation = Violation { invariant, at, what: what.to_string() };
-        self.inner.timeline.note(at, "!", format_args!("{invariant}: {what}"));
+        self.note("!", format_args!("{invariant}: {what}"));
         self.state().violation.get_or_insert(violation);
     }
 
@@ -149,6 +159,7 @@ impl Oracle {
 
     pub(crate) fn enter(&self, phase: Phase) {
         self.state().phase = phase;
+        self.note("run", format_args!("{phase:?}"));
     }
 
     /// Whether clients are to finish.

@@ -14,6 +14,8 @@ use crate::workloads::{self, Worker, Workload};
 use crate::{drain, panics, probe};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use turmoil::Sim;
 
@@ -59,12 +61,12 @@ pub struct Counts {
     pub exclusives: u64,
 }
 
-/// Runs a seed's simulation.
+/// Runs a seed's simulation. `progress` follows the simulated time, in milliseconds: a run whose time stands still has code that runs without end.
 #[must_use]
-pub fn run(options: &Options, certificates: &Certificates, detail: Detail) -> Report {
+pub fn run(options: &Options, certificates: &Certificates, detail: Detail, progress: &Arc<AtomicU64>) -> Report {
     let timeline = Timeline::new(detail);
     panics::watch();
-    let (oracle, simulated) = tracing::subscriber::with_default(timeline.clone(), || Run::new(options, certificates, &timeline).run());
+    let (oracle, simulated) = tracing::subscriber::with_default(timeline.clone(), || Run::new(options, certificates, &timeline, progress).run());
     panics::unwatch();
     let state = oracle.state();
     let counts = Counts {
@@ -85,11 +87,11 @@ struct Run<'a> {
     sim: Sim<'static>,
     cluster: Cluster,
     oracle: Oracle,
-    timeline: Timeline,
+    progress: Arc<AtomicU64>,
 }
 
 impl<'a> Run<'a> {
-    fn new(options: &'a Options, certificates: &Certificates, timeline: &Timeline) -> Self {
+    fn new(options: &'a Options, certificates: &Certificates, timeline: &Timeline, progress: &Arc<AtomicU64>) -> Self {
         let mut sim = turmoil::Builder::new()
             .rng_seed(options.seed)
             .enable_random_order()
@@ -126,7 +128,7 @@ impl<'a> Run<'a> {
             }
             Ok(())
         });
-        Self { options, sim, cluster, oracle, timeline: timeline.clone() }
+        Self { options, sim, cluster, oracle, progress: progress.clone() }
     }
 
     fn run(mut self) -> (Oracle, Duration) {
@@ -141,7 +143,7 @@ impl<'a> Run<'a> {
 
     fn phases(&mut self) -> Option<()> {
         self.until("serves-again", "the cluster has formed", FORMING, |run| run.oracle.all_route())?;
-        self.enter(Phase::Working);
+        self.oracle.enter(Phase::Working);
         let begins = self.sim.elapsed();
         let mut driver = Driver::new(&self.options.faults, begins, StdRng::seed_from_u64(self.options.seed ^ 0xfa17));
         let (end, mut done) = (begins + self.options.work, false);
@@ -150,24 +152,19 @@ impl<'a> Run<'a> {
             done = driver.is_done();
             self.step()?;
         }
-        self.enter(Phase::Healing);
+        self.oracle.enter(Phase::Healing);
         let end = self.sim.elapsed() + HEALING;
         while self.sim.elapsed() < end {
             self.step()?;
         }
-        self.enter(Phase::Stopping);
+        self.oracle.enter(Phase::Stopping);
         let clients = self.options.workloads.len();
         self.until("no-hang", "all clients have finished", STOPPING, |run| run.oracle.clients_done() == clients)?;
-        self.enter(Phase::Checking);
+        self.oracle.enter(Phase::Checking);
         self.until(Exclusives::NAME, "exclusive queues are gone", CHECKING, |run| run.on_tables(|name, table| Exclusives::left_in(name, table).is_ok()))?;
         self.until(Digests::NAME, "all tables have come together", CHECKING, Self::tables_are_equal)?;
         while !self.step()? {}
         Some(())
-    }
-
-    fn enter(&mut self, phase: Phase) {
-        self.timeline.note(self.sim.elapsed(), "run", format_args!("{phase:?}"));
-        self.oracle.enter(phase);
     }
 
     /// Steps until something is so; a violation if it does not come about in time.
@@ -175,7 +172,7 @@ impl<'a> Run<'a> {
         let end = self.sim.elapsed() + within;
         while !is_so(self) {
             if self.sim.elapsed() > end {
-                self.oracle.violated_at(self.sim.elapsed(), invariant, format_args!("not so within {within:?}: {what}"));
+                self.oracle.violated(invariant, format_args!("not so within {within:?}: {what}"));
                 return None;
             }
             self.step()?;
@@ -186,14 +183,16 @@ impl<'a> Run<'a> {
     /// One tick of everything. None once an invariant is broken; true when all clients are done.
     fn step(&mut self) -> Option<bool> {
         let stepped = self.sim.step();
+        self.oracle.stepped(self.sim.elapsed());
+        self.progress.store(u64::try_from(self.sim.elapsed().as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
         for panic in panics::take() {
-            self.oracle.violated_at(self.sim.elapsed(), "no-panic", panic);
+            self.oracle.violated("no-panic", panic);
         }
         match stepped {
             Ok(done) if self.oracle.violation().is_none() => Some(done),
             Ok(_) => None,
             Err(error) => {
-                self.oracle.violated_at(self.sim.elapsed(), "no-panic", error);
+                self.oracle.violated("no-panic", error);
                 None
             }
         }

@@ -65,6 +65,11 @@ impl Timeline {
         self.inner.add(at, source, text.to_string());
     }
 
+    /// Whether everything is wanted.
+    pub(crate) fn is_detailed(&self) -> bool {
+        self.inner.detail != Detail::Last
+    }
+
     /// All events in order, where all were asked for.
     #[must_use]
     pub fn all(&self) -> Vec<String> {
