@@ -112,6 +112,14 @@ def listening_pid(port: int) -> int | None:
     return None
 
 
+def ended(pid: int) -> bool:
+    """Whether a process is gone, or is a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] in "ZX"
+    except OSError:
+        return True
+
+
 class Target:
     """A cluster of three nodes, numbered from 1."""
 
@@ -190,8 +198,9 @@ class Target:
         self.dirty = True
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
-        for node in nodes:
-            eventually(lambda: not self.listens(node), 20, f"node {node} is gone")
+        # Its ports close before it is gone: a process that still dies would be taken for one that runs.
+        for node, pid in zip(nodes, pids):
+            eventually(lambda: ended(pid) and not self.listens(node), 20, f"node {node} is gone")
 
     def stop(self, node: int) -> None:
         """A clean stop (SIGTERM), and waits until the process is gone."""

@@ -85,7 +85,6 @@ def test_a21_empty_bodies_and_a_restart(nodes, target):
 
 def test_a21_empty_bodies_over_http(nodes, target):
     """The HTTP API publishes and gets empty payloads."""
-    target.skip_on("warren", "its HTTP API neither publishes nor gets messages yet")
     nodes.channel(1).queue_declare("q1")
     body = {"properties": {}, "routing_key": "q1", "payload": "", "payload_encoding": "string"}
     assert nodes.api(2).post("exchanges", nodes.vhost, "amq.default", "publish", body=body) == {"routed": True}

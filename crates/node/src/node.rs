@@ -81,8 +81,8 @@ pub struct Node {
     /// A reset after having been counted out is under way.
     resetting: AtomicBool,
     stopping: AtomicBool,
-    /// Cloned by each hand-over that is under way.
-    moving: Arc<()>,
+    /// Hand-overs that are under way.
+    moving: Arc<UnderWay>,
     /// Where lanes and sessions run.
     work: Handle,
 }
@@ -128,7 +128,7 @@ impl Node {
             alarm: AtomicBool::new(false),
             resetting: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
-            moving: Arc::new(()),
+            moving: Arc::default(),
             work,
             config,
         });
@@ -224,14 +224,14 @@ impl Node {
         for answer in answers {
             let _ = tokio::time::timeout_at(until, answer).await;
         }
-        while Arc::strong_count(&self.moving) > 1 && tokio::time::Instant::now() < until {
+        while self.moving.any() && tokio::time::Instant::now() < until {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
 
     /// Held by a hand-over while it is under way.
-    pub(crate) fn moving(&self) -> Arc<()> {
-        self.moving.clone()
+    pub(crate) fn moving(&self) -> OneUnderWay {
+        UnderWay::one(&self.moving)
     }
 
     /// Whether the node has begun to stop.
@@ -387,7 +387,7 @@ impl Node {
     pub(crate) fn delete_exclusive(
         self: Arc<Self>,
         session: SessionId,
-        proposals: Arc<()>,
+        proposals: Arc<UnderWay>,
     ) -> tokio::task::JoinHandle<()> {
         let proposed = self
             .metadata()
@@ -395,7 +395,7 @@ impl Node {
         self.work.clone().spawn(async move {
             let mut result = proposed.await;
             loop {
-                let under_way = Arc::strong_count(&proposals) > 1;
+                let under_way = proposals.any();
                 match result {
                     Ok(_) if !under_way => return,
                     Ok(_) => {}
@@ -561,6 +561,33 @@ impl Node {
             }
         }
         self.resetting.store(false, Ordering::Release);
+    }
+}
+
+/// Counts what is under way.
+#[derive(Debug, Default)]
+pub(crate) struct UnderWay(AtomicU64);
+
+/// One of what is under way, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct OneUnderWay(Arc<UnderWay>);
+
+impl UnderWay {
+    /// Counts one more.
+    pub(crate) fn one(all: &Arc<Self>) -> OneUnderWay {
+        all.0.fetch_add(1, Ordering::AcqRel);
+        OneUnderWay(all.clone())
+    }
+
+    /// Whether anything is under way.
+    pub(crate) fn any(&self) -> bool {
+        self.0.load(Ordering::Acquire) > 0
+    }
+}
+
+impl Drop for OneUnderWay {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 

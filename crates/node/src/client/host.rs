@@ -3,6 +3,7 @@
 use super::requests::unavailable;
 use super::{ATTACHMENT_SHIFT, Attachment, Client, Then};
 use crate::connection::Inbox;
+use crate::node::UnderWay;
 use crate::permissions::Access;
 use crate::routes::Hop;
 use crate::wire::{Ask, Call, Settled};
@@ -158,7 +159,7 @@ impl Host for Client {
                 }
                 self.flush();
                 let proposed = self.node.metadata().propose(command, COMMAND_DEADLINE);
-                let (inbox, under_way) = (self.inbox.clone(), self.proposals.clone());
+                let (inbox, under_way) = (self.inbox.clone(), UnderWay::one(&self.proposals));
                 tokio::spawn(async move {
                     let reply = match proposed.await {
                         Ok(proposed) => Reply::Outcome(proposed.outcome),

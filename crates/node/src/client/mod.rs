@@ -9,7 +9,7 @@ mod publish;
 mod requests;
 
 use crate::connection::Inbox;
-use crate::node::Node;
+use crate::node::{Node, UnderWay};
 use crate::owners::Address;
 use crate::permissions::Permissions;
 use crate::routes::RouteCache;
@@ -121,8 +121,8 @@ pub(crate) struct Client {
     last_own_request: u64,
     /// Has declared an exclusive queue.
     exclusive: bool,
-    /// Cloned by each proposal that is under way.
-    proposals: Arc<()>,
+    /// Proposals that are under way.
+    proposals: Arc<UnderWay>,
     /// Lanes that know of this session.
     known_to: BTreeSet<Address>,
 }
@@ -156,7 +156,7 @@ impl Client {
             fences: Vec::new(),
             last_own_request: OWN_REQUEST,
             exclusive: false,
-            proposals: Arc::new(()),
+            proposals: Arc::default(),
             known_to: BTreeSet::new(),
         }
     }
