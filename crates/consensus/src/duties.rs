@@ -73,7 +73,9 @@ impl Core {
 
     async fn propose_while_leading(&self, command: Command) {
         let proposal = Proposal { node: self.me(), incarnation: self.config.incarnation, sequence: 0, settled_below: 0, command };
-        if tokio::time::timeout(DEADLINE, self.send_proposals(self.me(), vec![proposal])).await.is_err() {
+        let (landed, landing) = tokio::sync::oneshot::channel();
+        self.send_proposals(self.me(), vec![proposal], Box::new(move |landing| drop(landed.send(landing))));
+        if tokio::time::timeout(DEADLINE, landing).await.is_err() {
             tracing::warn!("the leader's own change is not confirmed yet");
         }
     }

@@ -1,7 +1,9 @@
 //! Who leads, and this node's lease: the task that tells the ledger of this node's elections, and the one that keeps the lease.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,9 +14,8 @@ use tokio::time::Instant;
 use warren_model::NodeId;
 use warren_transport::{Frame, Lane};
 
-use crate::leader::Respond;
 use crate::metadata::{BOOTSTRAP, Core};
-use crate::proposer::Flight;
+use crate::proposer::Landing;
 use crate::entry::Proposal;
 use crate::raft::LeaderId;
 use crate::wire::{LeaderHint, Reply, Request};
@@ -162,32 +163,34 @@ impl Core {
         Reply::decode(&reply.head).inspect_err(|error| tracing::warn!(%node, %error, "a reply cannot be read")).ok()
     }
 
-    /// Sends a batch of this node's proposals to the leader.
-    pub(crate) fn send_proposals(&self, leader: NodeId, proposals: Vec<Proposal>) -> Flight {
+    /// Sends a batch of this node's proposals to the leader, within the call, and calls back once.
+    pub(crate) fn send_proposals(&self, leader: NodeId, proposals: Vec<Proposal>, landed: Box<dyn FnOnce(Landing) + Send>) {
         if leader == self.me() {
-            let (respond, results) = tokio::sync::oneshot::channel();
-            let respond: Respond = Box::new(move |answer| drop(respond.send(answer)));
-            self.desk.submit(proposals, respond);
-            return Box::pin(async move { results.await.ok().flatten().ok_or("this node leads no more") });
+            return self.desk.submit(proposals, Box::new(move |answer| landed(answer.ok_or("this node leads no more"))));
         }
         let head = match (Request::Propose { proposals }).encode() {
             Ok(head) => head,
             Err(error) => {
                 tracing::error!(%error, "proposals cannot be encoded");
-                return Box::pin(std::future::ready(Err("encoding failed")));
+                return landed(Err("encoding failed"));
             }
         };
         // The leader holds answers back for as long as a silent node may hold a lease.
         let deadline = self.config.lease * 2 + Duration::from_secs(1);
         let reply = self.wire.request(leader, Lane::Control, Frame { head, bulk: Bytes::new() }, deadline);
-        Box::pin(async move {
-            let reply = reply.await.map_err(|_| "no reply from the leader")?;
-            match Reply::decode(&reply.head) {
-                Ok(Reply::Proposed { results }) => Ok(results),
-                Ok(_) => Err("the asked node does not lead"),
-                Err(_) => Err("the leader's reply cannot be read"),
-            }
-        })
+        let land = async move {
+            landed(match reply.await.map(|reply| Reply::decode(&reply.head)) {
+                Ok(Ok(Reply::Proposed { results })) => Ok(results),
+                Ok(Ok(_)) => Err("the asked node does not lead"),
+                Ok(Err(_)) => Err("the leader's reply cannot be read"),
+                Err(_) => Err("no reply from the leader"),
+            });
+        };
+        // The first poll queues the request.
+        let mut land = Box::pin(land);
+        if land.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+            drop(self.spawn(land));
+        }
     }
 
     /// Whom to ask instead of this node.

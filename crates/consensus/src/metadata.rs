@@ -50,7 +50,7 @@ pub(crate) struct Core {
     pub(crate) machine: Machine,
     pub(crate) lease: Arc<Lease>,
     pub(crate) ledger: Arc<SharedLedger>,
-    pub(crate) proposer: Proposer,
+    pub(crate) proposer: Arc<Proposer>,
     pub(crate) desk: Arc<Desk>,
     pub(crate) wire: Arc<WireSlot>,
     /// The leader, as this node knows it.
@@ -152,9 +152,17 @@ impl Metadata {
         core.start(|core| async move { core.follow_leadership().await });
         core.start(|core| async move { core.keep_lease().await });
         core.start(|core| async move { core.ledger.run().await });
-        core.start(|core| async move {
-            let leaders = core.leader.subscribe();
-            core.proposer.run(leaders, |leader, proposals| core.send_proposals(leader, proposals)).await;
+        core.start(|core| {
+            let (proposer, leaders, weak) = (Arc::clone(&core.proposer), core.leader.subscribe(), Arc::downgrade(&core));
+            proposer.run(
+                leaders,
+                Box::new(move |leader, proposals, landed| {
+                    // Dropping `landed` uncalled is a failure, too.
+                    if let Some(core) = weak.upgrade() {
+                        core.send_proposals(leader, proposals, landed);
+                    }
+                }),
+            )
         });
         core.start(|core| async move { core.bootstrap().await });
         core.start(|core| async move { core.keep_present().await });

@@ -1,17 +1,16 @@
 //! This node's proposals on their way to the leader: in order, retried until answered, applied once.
 //!
-//! Flow: [`Proposer::propose`] numbers a command and puts it at the end of the line. One task sends the line to the leader in
-//! batches, several under way at once, and starts over from the first unanswered one whenever something goes wrong (no link,
-//! another leader, an answer that says an earlier one is missing). Numbers let the group apply each once and in order (see
-//! `dedup`), so starting over is always harmless.
+//! Flow: [`Proposer::propose`] numbers a command, puts it at the end of the line, and sends what the line holds to the leader
+//! if not too much is under way; what is not sent then goes in one batch when an answer comes. When something goes wrong (no
+//! link, another leader, an answer that says an earlier one is missing) the line is sent again from its first unanswered
+//! proposal. Numbers let the group apply each once and in order (see `dedup`), so sending again is always harmless.
+//! One task looks after deadlines, pauses and changes of the leader; it is no part of the way of a proposal.
 //! Invariants: what is proposed later is never applied earlier; a proposal leaves the line when answered or at its deadline.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::BoxFuture;
-use futures::stream::FuturesUnordered;
-use futures::{FutureExt, StreamExt};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
@@ -25,7 +24,7 @@ use crate::entry::{Proposal, Settled};
 const BATCH_MAX: usize = 512;
 /// Batches under way at once.
 const FLIGHTS_MAX: usize = 16;
-/// Pauses before starting over: first and longest.
+/// Pauses before the line is sent again: first and longest.
 const PAUSE_MIN: Duration = Duration::from_millis(2);
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 /// How often deadlines are looked at.
@@ -43,24 +42,37 @@ pub struct Proposed {
 /// What a proposal's caller waits for.
 pub(crate) type Answer = oneshot::Receiver<Result<Proposed, ProposeError>>;
 
-/// How a batch ended: what became of each proposal, or why there is no answer.
-pub(crate) type Flight = BoxFuture<'static, Result<Vec<Settled>, &'static str>>;
+/// What became of each proposal of a batch, or why there is no answer.
+pub(crate) type Landing = Result<Vec<Settled>, &'static str>;
+
+/// Sends a batch to a leader within the call, so that batches arrive in order as far as they arrive, and calls back once.
+pub(crate) type Send = Box<dyn Fn(NodeId, Vec<Proposal>, Box<dyn FnOnce(Landing) + std::marker::Send>) + std::marker::Send + Sync>;
 
 /// The line of proposals.
-#[derive(Debug)]
 pub(crate) struct Proposer {
     node: NodeId,
     incarnation: Incarnation,
     line: Mutex<Line>,
+    /// Held while batches are taken from the line and sent, so that they are sent in order.
+    sending: Mutex<()>,
+    /// Wakes the task.
     wake: Notify,
 }
 
-#[derive(Debug)]
 struct Line {
     next: u64,
     open: VecDeque<Open>,
-    /// All below this have been sent since the last start over.
+    /// All below this have been sent in this round.
     sent: u64,
+    /// Counts how often the line was sent from its beginning.
+    round: u64,
+    /// Whom to send to; none before the start, after the end, and while no leader is known.
+    leader: Option<NodeId>,
+    send: Option<Arc<Send>>,
+    /// Nothing is sent before this.
+    resume: Option<Instant>,
+    pause: Duration,
+    flights: usize,
     stopped: bool,
 }
 
@@ -75,13 +87,24 @@ struct Open {
 }
 
 impl Proposer {
-    pub(crate) fn new(node: NodeId, incarnation: Incarnation) -> Self {
-        let line = Mutex::new(Line { next: 1, open: VecDeque::new(), sent: 1, stopped: false });
-        Self { node, incarnation, line, wake: Notify::new() }
+    pub(crate) fn new(node: NodeId, incarnation: Incarnation) -> Arc<Self> {
+        let line = Line {
+            next: 1,
+            open: VecDeque::new(),
+            sent: 0,
+            round: 0,
+            leader: None,
+            send: None,
+            resume: None,
+            pause: PAUSE_MIN,
+            flights: 0,
+            stopped: false,
+        };
+        Arc::new(Self { node, incarnation, line: Mutex::new(line), sending: Mutex::default(), wake: Notify::new() })
     }
 
     /// Puts commands at the end of the line, next to each other.
-    pub(crate) fn propose(&self, commands: impl IntoIterator<Item = Command>, deadline: Duration) -> Vec<Answer> {
+    pub(crate) fn propose(self: &Arc<Self>, commands: impl IntoIterator<Item = Command>, deadline: Duration) -> Vec<Answer> {
         let now = Instant::now();
         let mut line = self.line.lock();
         let mut answers = Vec::new();
@@ -97,8 +120,13 @@ impl Proposer {
             line.next += 1;
             line.open.push_back(Open { sequence, command, proposed: now, deadline: now + deadline, answer: Some(answer) });
         }
+        let is_first = line.open.len() == answers.len();
         drop(line);
-        self.wake.notify_one();
+        self.send_waiting();
+        if is_first {
+            // The task sleeps while the line is empty.
+            self.wake.notify_one();
+        }
         answers
     }
 
@@ -115,61 +143,55 @@ impl Proposer {
         self.wake.notify_one();
     }
 
-    /// Sends the line to whoever leads, until [`Self::stop`]. Batches that `send` is given for one leader must arrive in
-    /// order, as far as they arrive.
-    pub(crate) async fn run(&self, mut leaders: watch::Receiver<Option<NodeId>>, send: impl Fn(NodeId, Vec<Proposal>) -> Flight) {
-        let mut flights: FuturesUnordered<BoxFuture<'static, Landed>> = FuturesUnordered::new();
-        let (mut round, mut pause) = (0u64, PAUSE_MIN);
-        let (mut leader, mut resume): (Option<NodeId>, Option<Instant>) = (None, None);
-        let mut look_at_deadlines = Instant::now();
+    /// Looks after the line until [`Self::stop`].
+    pub(crate) async fn run(self: Arc<Self>, mut leaders: watch::Receiver<Option<NodeId>>, send: Send) {
+        self.line.lock().send = Some(Arc::new(send));
         loop {
             let now = Instant::now();
-            if look_at_deadlines <= now {
-                self.expire(now, leader.is_some());
-                look_at_deadlines = now + DEADLINE_STEP;
-            }
-            let current = *leaders.borrow_and_update();
-            if current != leader {
-                (leader, resume) = (current, None);
-                round += 1;
-                self.line.lock().sent = 0;
-            }
-            if resume.is_some_and(|at| at <= now) {
-                resume = None;
-            }
-            if let (Some(to), None) = (leader, resume) {
-                while flights.len() < FLIGHTS_MAX
-                    && let Some(batch) = self.next_batch()
-                {
-                    let sequences = batch.iter().map(|proposal| proposal.sequence).collect();
-                    let of_round = round;
-                    flights.push(send(to, batch).map(move |result| Landed { of_round, sequences, result }).boxed());
+            let leader = *leaders.borrow_and_update();
+            self.expire(now, leader.is_some());
+            let next = {
+                let mut line = self.line.lock();
+                if line.stopped {
+                    return;
                 }
-            }
-            let (idle, stopped) = {
-                let line = self.line.lock();
-                (line.open.is_empty(), line.stopped)
+                if line.leader != leader {
+                    line.leader = leader;
+                    line.start_over(None);
+                }
+                if line.resume.is_some_and(|at| at <= now) {
+                    line.resume = None;
+                }
+                let deadlines = now + DEADLINE_STEP;
+                (!line.open.is_empty()).then(|| line.resume.map_or(deadlines, |at| at.min(deadlines)))
             };
-            if stopped {
-                return;
-            }
+            self.send_waiting();
             tokio::select! {
                 biased;
-                Some(landed) = flights.next(), if !flights.is_empty() => {
-                    let Landed { of_round, sequences, result } = landed;
-                    if self.settle(&sequences, result) {
-                        pause = PAUSE_MIN;
-                    } else if of_round == round {
-                        round += 1;
-                        self.line.lock().sent = 0;
-                        resume = Some(Instant::now() + pause);
-                        pause = (pause * 2).min(PAUSE_MAX);
-                    }
-                }
                 () = self.wake.notified() => {}
                 Ok(()) = leaders.changed() => {}
-                () = tokio::time::sleep_until(resume.unwrap_or(look_at_deadlines).min(look_at_deadlines)), if !idle => {}
+                () = tokio::time::sleep_until(next.unwrap_or(now)), if next.is_some() => {}
             }
+        }
+    }
+
+    /// Sends what waits, as far as it may be under way.
+    fn send_waiting(self: &Arc<Self>) {
+        let _in_order = self.sending.lock();
+        loop {
+            let (send, leader, round, batch) = {
+                let mut line = self.line.lock();
+                let (Some(send), Some(leader), None) = (line.send.clone(), line.leader, line.resume) else { return };
+                if line.flights >= FLIGHTS_MAX {
+                    return;
+                }
+                let Some(batch) = line.next_batch(self.node, self.incarnation) else { return };
+                line.flights += 1;
+                (send, leader, line.round, batch)
+            };
+            let sequences: Vec<u64> = batch.iter().map(|proposal| proposal.sequence).collect();
+            let flight = Flight { proposer: Arc::clone(self), round, landed: false };
+            send(leader, batch, Box::new(move |landing| flight.land(&sequences, landing)));
         }
     }
 
@@ -189,43 +211,44 @@ impl Proposer {
         });
         line.trim();
     }
+}
+
+impl Line {
+    /// Everything is to be sent again, after a pause or at once.
+    fn start_over(&mut self, resume: Option<Instant>) {
+        self.round += 1;
+        self.sent = 0;
+        self.resume = resume;
+    }
 
     /// The next proposals to send, if any may be.
-    fn next_batch(&self) -> Option<Vec<Proposal>> {
-        let mut line = self.line.lock();
-        line.trim();
-        let settled_below = line.open.front()?.sequence;
-        let from = line.open.partition_point(|open| open.sequence < line.sent);
-        let batch: Vec<Proposal> = line
+    fn next_batch(&mut self, node: NodeId, incarnation: Incarnation) -> Option<Vec<Proposal>> {
+        self.trim();
+        let settled_below = self.open.front()?.sequence;
+        let from = self.open.partition_point(|open| open.sequence < self.sent);
+        let batch: Vec<Proposal> = self
             .open
             .iter()
             .skip(from)
             .take_while(|open| open.sequence < settled_below + WINDOW)
             .filter(|open| open.answer.is_some())
             .take(BATCH_MAX)
-            .map(|open| Proposal {
-                node: self.node,
-                incarnation: self.incarnation,
-                sequence: open.sequence,
-                settled_below,
-                command: open.command.clone(),
-            })
+            .map(|open| Proposal { node, incarnation, sequence: open.sequence, settled_below, command: open.command.clone() })
             .collect();
-        line.sent = batch.last()?.sequence + 1;
+        self.sent = batch.last()?.sequence + 1;
         Some(batch)
     }
 
     /// Gives the answers of a batch out; false if the line must be sent again from its first unanswered proposal.
-    fn settle(&self, sequences: &[u64], result: Result<Vec<Settled>, &'static str>) -> bool {
+    fn settle(&mut self, sequences: &[u64], result: Landing) -> bool {
         let results = match result {
             Ok(results) if results.len() == sequences.len() => results,
             Ok(_) | Err(_) => return false,
         };
         let mut complete = true;
-        let mut line = self.line.lock();
         for (sequence, settled) in sequences.iter().zip(results) {
-            let at = line.open.partition_point(|open| open.sequence < *sequence);
-            let Some(open) = line.open.get_mut(at).filter(|open| open.sequence == *sequence) else { continue };
+            let at = self.open.partition_point(|open| open.sequence < *sequence);
+            let Some(open) = self.open.get_mut(at).filter(|open| open.sequence == *sequence) else { continue };
             let answer = match settled {
                 Settled::Done { index, outcome } => Ok(Proposed { index, outcome }),
                 Settled::Early => {
@@ -239,12 +262,9 @@ impl Proposer {
                 drop(waiting.send(answer));
             }
         }
-        line.trim();
+        self.trim();
         complete
     }
-}
-
-impl Line {
     /// Forgets answered proposals at the front.
     fn trim(&mut self) {
         while self.open.front().is_some_and(|open| open.answer.is_none()) {
@@ -253,9 +273,44 @@ impl Line {
     }
 }
 
-/// A batch that has ended.
-struct Landed {
-    of_round: u64,
-    sequences: Vec<u64>,
-    result: Result<Vec<Settled>, &'static str>,
+/// A batch under way. One that is dropped has failed.
+struct Flight {
+    proposer: Arc<Proposer>,
+    round: u64,
+    landed: bool,
+}
+
+impl Flight {
+    fn land(mut self, sequences: &[u64], landing: Landing) {
+        self.landed = true;
+        self.end(sequences, landing);
+    }
+
+    fn end(&self, sequences: &[u64], landing: Landing) {
+        let proposer = &self.proposer;
+        let mut line = proposer.line.lock();
+        line.flights -= 1;
+        let settled = line.settle(sequences, landing);
+        let (waits, again) = (line.open.back().is_some_and(|open| open.sequence >= line.sent), !settled && self.round == line.round);
+        if settled {
+            line.pause = PAUSE_MIN;
+        } else if again {
+            let pause = line.pause;
+            line.pause = (pause * 2).min(PAUSE_MAX);
+            line.start_over(Some(Instant::now() + pause));
+        }
+        drop(line);
+        // Sending from here could turn one failure into the next within one call: that is left to the task.
+        if waits || again {
+            proposer.wake.notify_one();
+        }
+    }
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        if !self.landed {
+            self.end(&[], Err("dropped"));
+        }
+    }
 }
