@@ -7,13 +7,19 @@ use std::net::UdpSocket;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair, PKCS_ED25519};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+    PKCS_ED25519,
+};
 use tokio::time::Instant;
 use warren_consensus::{Config, Hooks, Metadata};
 use warren_model::command::{Binding, DeclareQueue, Destination, Place};
 use warren_model::{Command, Incarnation, NodeId, SessionId, ShardId};
 use warren_storage_rocksdb::{RocksStorage, Settings};
-use warren_transport::{Frame, Handler, Hello, Lane, LinkId, PeerAddress, ReplyTo, SERVER_NAME, Tls, TokioNetwork, Transport};
+use warren_transport::{
+    Frame, Handler, Hello, Lane, LinkId, PeerAddress, ReplyTo, SERVER_NAME, Tls, TokioNetwork,
+    Transport,
+};
 
 const DEADLINE: Duration = Duration::from_secs(10);
 
@@ -49,35 +55,71 @@ impl Handler for Forward {
 
 fn tls(ca: &CertifiedIssuer<'static, KeyPair>, name: &str) -> Tls {
     let mut params = CertificateParams::new(vec![SERVER_NAME.into(), name.into()]).unwrap();
-    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+    params.extended_key_usages = vec![
+        ExtendedKeyUsagePurpose::ServerAuth,
+        ExtendedKeyUsagePurpose::ClientAuth,
+    ];
     let key = KeyPair::generate_for(&PKCS_ED25519).unwrap();
     let certificate = params.signed_by(&key, ca).unwrap().pem();
-    Tls::from_pem(certificate.as_bytes(), key.serialize_pem().as_bytes(), ca.pem().as_bytes()).unwrap()
+    Tls::from_pem(
+        certificate.as_bytes(),
+        key.serialize_pem().as_bytes(),
+        ca.pem().as_bytes(),
+    )
+    .unwrap()
 }
 
 async fn cluster(folder: &std::path::Path) -> (Vec<Metadata>, Vec<Arc<RocksStorage>>) {
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let ca = CertifiedIssuer::self_signed(params, KeyPair::generate_for(&PKCS_ED25519).unwrap()).unwrap();
+    let ca = CertifiedIssuer::self_signed(params, KeyPair::generate_for(&PKCS_ED25519).unwrap())
+        .unwrap();
     let names = ["a", "b", "c"];
     let seeds: Vec<PeerAddress> = names
         .iter()
         .map(|name| {
-            let port = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-            PeerAddress { name: (*name).into(), address: format!("127.0.0.1:{port}") }
+            let port = UdpSocket::bind("127.0.0.1:0")
+                .unwrap()
+                .local_addr()
+                .unwrap()
+                .port();
+            PeerAddress {
+                name: (*name).into(),
+                address: format!("127.0.0.1:{port}"),
+            }
         })
         .collect();
     let (mut nodes, mut storages) = (Vec::new(), Vec::new());
     for (at, seed) in seeds.iter().enumerate() {
         let (id, incarnation) = (NodeId(at as u64 + 1), Incarnation(1));
-        let storage = Arc::new(RocksStorage::open(&folder.join(&seed.name), &Settings::default()).unwrap());
+        let storage =
+            Arc::new(RocksStorage::open(&folder.join(&seed.name), &Settings::default()).unwrap());
         let mut config = Config::new(id, incarnation, &seed.name, &seed.address, id.0);
         config.seeds = seeds.clone();
-        let metadata = Metadata::open(config, storage.clone(), Arc::new(NoHooks)).await.unwrap();
-        let hello =
-            Hello { cluster: None, node: id, name: seed.name.clone(), incarnation, address: seed.address.clone(), version: 1 };
-        let transport = warren_transport::Config::new(seed.address.parse().unwrap(), hello, tls(&ca, &seed.name), seeds.clone());
-        let transport = Transport::start(transport, Arc::new(TokioNetwork::default()), Arc::new(Forward(metadata.clone()))).await.unwrap();
+        let metadata = Metadata::open(config, storage.clone(), Arc::new(NoHooks))
+            .await
+            .unwrap();
+        let hello = Hello {
+            cluster: None,
+            node: id,
+            name: seed.name.clone(),
+            incarnation,
+            address: seed.address.clone(),
+            version: 1,
+        };
+        let transport = warren_transport::Config::new(
+            seed.address.parse().unwrap(),
+            hello,
+            tls(&ca, &seed.name),
+            seeds.clone(),
+        );
+        let transport = Transport::start(
+            transport,
+            Arc::new(TokioNetwork::default()),
+            Arc::new(Forward(metadata.clone())),
+        )
+        .await
+        .unwrap();
         metadata.start(transport);
         nodes.push(metadata);
         storages.push(storage);
@@ -104,13 +146,19 @@ async fn one_at_a_time(node: &Metadata, name: &str, time: Duration) {
     let mut latencies = Vec::new();
     while began.elapsed() < time {
         let at = Instant::now();
-        node.propose(bind(format!("{name} {}", latencies.len())), DEADLINE).await.unwrap();
+        node.propose(bind(format!("{name} {}", latencies.len())), DEADLINE)
+            .await
+            .unwrap();
         latencies.push(at.elapsed());
     }
     let rate = latencies.len() as f64 / began.elapsed().as_secs_f64();
     latencies.sort();
     let percentile = |p: usize| latencies[latencies.len() * p / 100];
-    println!("one at a time, {name}: {rate:.0}/s, median {:?}, 99th {:?}", percentile(50), percentile(99));
+    println!(
+        "one at a time, {name}: {rate:.0}/s, median {:?}, 99th {:?}",
+        percentile(50),
+        percentile(99)
+    );
 }
 
 /// Keeps `open` proposals open at once.
@@ -123,7 +171,9 @@ async fn pipelined(node: &Metadata, name: &str, open: usize, time: Duration) {
         tasks.push(tokio::spawn(async move {
             let mut count = 0u64;
             while began.elapsed() < time {
-                node.propose(bind(format!("{name} {count}")), DEADLINE).await.unwrap();
+                node.propose(bind(format!("{name} {count}")), DEADLINE)
+                    .await
+                    .unwrap();
                 count += 1;
             }
             count
@@ -134,18 +184,33 @@ async fn pipelined(node: &Metadata, name: &str, open: usize, time: Duration) {
         count += task.await.unwrap();
     }
     let entries = node.table().version() - entries;
-    println!("{open} open, {name}: {:.0}/s in {entries} entries", count as f64 / began.elapsed().as_secs_f64());
+    println!(
+        "{open} open, {name}: {:.0}/s in {entries} entries",
+        count as f64 / began.elapsed().as_secs_f64()
+    );
 }
 
 #[tokio::main]
 async fn main() {
-    tracing_subscriber::fmt().with_env_filter(tracing_subscriber::EnvFilter::from_default_env()).init();
-    let time = Duration::from_secs(std::env::args().nth(1).map_or(3, |seconds| seconds.parse().unwrap()));
+    tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+        .init();
+    let time = Duration::from_secs(
+        std::env::args()
+            .nth(1)
+            .map_or(3, |seconds| seconds.parse().unwrap()),
+    );
     let folder = tempfile::tempdir().unwrap();
     let (nodes, _storages) = cluster(folder.path()).await;
     let leader = nodes[0].status().leader.unwrap();
-    let at_leader = nodes.iter().find(|node| node.status().node == leader).unwrap();
-    let elsewhere = nodes.iter().find(|node| node.status().node != leader).unwrap();
+    let at_leader = nodes
+        .iter()
+        .find(|node| node.status().node == leader)
+        .unwrap();
+    let elsewhere = nodes
+        .iter()
+        .find(|node| node.status().node != leader)
+        .unwrap();
     let queue = Command::DeclareQueue(DeclareQueue {
         vhost: "/".into(),
         name: "q".into(),
@@ -162,7 +227,15 @@ async fn main() {
     one_at_a_time(elsewhere, "at another node", time).await;
     if std::env::args().nth(2).is_some() {
         let usage = std::fs::read_to_string("/proc/self/stat").unwrap();
-        let ticks: Vec<u64> = usage.rsplit(')').next().unwrap().split_whitespace().skip(11).take(2).map(|n| n.parse().unwrap()).collect();
+        let ticks: Vec<u64> = usage
+            .rsplit(')')
+            .next()
+            .unwrap()
+            .split_whitespace()
+            .skip(11)
+            .take(2)
+            .map(|n| n.parse().unwrap())
+            .collect();
         println!("{ticks:?} ticks, {} entries", at_leader.table().version());
         return;
     }
@@ -171,7 +244,10 @@ async fn main() {
         pipelined(elsewhere, "at another node", open, time).await;
     }
     let applied: Vec<u64> = nodes.iter().map(|node| node.table().version()).collect();
-    println!("applied {applied:?}, {} bindings", at_leader.table().read().binding_count());
+    println!(
+        "applied {applied:?}, {} bindings",
+        at_leader.table().read().binding_count()
+    );
     for node in &nodes {
         node.shutdown().await;
     }

@@ -55,7 +55,12 @@ impl Core {
 
     /// A node that was removed while it was away may come back, unless another took its name.
     fn may_rejoin(&self) -> bool {
-        !self.machine.table().read().nodes().any(|known| known.name == self.config.name && known.id != self.me())
+        !self
+            .machine
+            .table()
+            .read()
+            .nodes()
+            .any(|known| known.name == self.config.name && known.id != self.me())
     }
 
     async fn come_in(&self) {
@@ -63,8 +68,12 @@ impl Core {
         let mut fresh: BTreeMap<String, Hello> = BTreeMap::new();
         for peer in peers {
             match self.ask(peer.node, &Request::Probe, ASK_DEADLINE).await {
-                Some(Reply::Standing { fresh: true, .. }) => drop(fresh.insert(peer.name.clone(), peer)),
-                Some(Reply::Standing { leader, .. }) => return self.join_through(peer.node, leader).await,
+                Some(Reply::Standing { fresh: true, .. }) => {
+                    drop(fresh.insert(peer.name.clone(), peer))
+                }
+                Some(Reply::Standing { leader, .. }) => {
+                    return self.join_through(peer.node, leader).await;
+                }
                 Some(_) | None => {}
             }
         }
@@ -72,15 +81,30 @@ impl Core {
         if names.first() != Some(&self.config.name) {
             return;
         }
-        let others: Vec<&Hello> = names.iter().filter(|name| **name != self.config.name).filter_map(|name| fresh.get(name)).collect();
+        let others: Vec<&Hello> = names
+            .iter()
+            .filter(|name| **name != self.config.name)
+            .filter_map(|name| fresh.get(name))
+            .collect();
         if others.len() + 1 < names.len() {
             tracing::debug!(node = %self.config.name, fresh = others.len() + 1, of = names.len(), "waiting for all configured nodes to found a cluster");
             return;
         }
         for peer in &others {
-            match self.ask(peer.node, &Request::Promise { names: names.clone() }, ASK_DEADLINE).await {
+            match self
+                .ask(
+                    peer.node,
+                    &Request::Promise {
+                        names: names.clone(),
+                    },
+                    ASK_DEADLINE,
+                )
+                .await
+            {
                 Some(Reply::Done) => {}
-                Some(Reply::Refused(why)) => return tracing::error!(peer = %peer.name, %why, "a node refuses to be part of a new cluster"),
+                Some(Reply::Refused(why)) => {
+                    return tracing::error!(peer = %peer.name, %why, "a node refuses to be part of a new cluster");
+                }
                 Some(_) | None => return,
             }
         }
@@ -88,11 +112,29 @@ impl Core {
     }
 
     async fn found(&self, others: &[&Hello]) {
-        let mut members: BTreeMap<NodeId, Member> =
-            others.iter().map(|peer| (peer.node, Member { name: peer.name.clone(), address: peer.address.clone() })).collect();
-        members.insert(self.me(), Member { name: self.config.name.clone(), address: self.config.address.clone() });
+        let mut members: BTreeMap<NodeId, Member> = others
+            .iter()
+            .map(|peer| {
+                (
+                    peer.node,
+                    Member {
+                        name: peer.name.clone(),
+                        address: peer.address.clone(),
+                    },
+                )
+            })
+            .collect();
+        members.insert(
+            self.me(),
+            Member {
+                name: self.config.name.clone(),
+                address: self.config.address.clone(),
+            },
+        );
         if members.len() != others.len() + 1 {
-            return tracing::error!("two configured nodes have the same identity: one's data folder is a copy of the other's; wipe one");
+            return tracing::error!(
+                "two configured nodes have the same identity: one's data folder is a copy of the other's; wipe one"
+            );
         }
         tracing::info!(node = %self.config.name, nodes = members.len(), "founding a cluster");
         match self.raft.initialize(members).await {
@@ -115,10 +157,15 @@ impl Core {
     }
 
     async fn join(&self, leader: NodeId) {
-        let request = Request::Join { name: self.config.name.clone(), address: self.config.address.clone() };
+        let request = Request::Join {
+            name: self.config.name.clone(),
+            address: self.config.address.clone(),
+        };
         match self.ask(leader, &request, JOIN_DEADLINE).await {
             Some(Reply::Joined) => tracing::debug!(node = %self.config.name, "is a member"),
-            Some(Reply::Refused(why)) => tracing::warn!(node = %self.config.name, %why, "may not join the cluster yet"),
+            Some(Reply::Refused(why)) => {
+                tracing::warn!(node = %self.config.name, %why, "may not join the cluster yet")
+            }
             Some(Reply::NotLeader { leader }) => {
                 *self.hinted.lock() = leader;
                 self.kicks[PRESENCE].notify_one();
@@ -130,9 +177,17 @@ impl Core {
     /// Makes a node a member, if this node leads and nothing speaks against it.
     pub(crate) async fn admit_member(&self, node: NodeId, name: String, address: String) -> Reply {
         if self.ledger.with(|ledger| ledger.leading()).is_none() {
-            return Reply::NotLeader { leader: self.leader_hint() };
+            return Reply::NotLeader {
+                leader: self.leader_hint(),
+            };
         }
-        let namesake = self.machine.table().read().nodes().find(|known| known.name == name && known.id != node && known.up).map(|known| known.id);
+        let namesake = self
+            .machine
+            .table()
+            .read()
+            .nodes()
+            .find(|known| known.name == name && known.id != node && known.up)
+            .map(|known| known.id);
         if let Some(namesake) = namesake {
             return Reply::Refused(format!(
                 "node {namesake} of the name '{name}' is still up; once it is marked down, node {node} may take its name"
@@ -149,7 +204,11 @@ impl Core {
             return Reply::Joined;
         }
         tracing::info!(%node, %name, "a node joins the cluster");
-        match self.raft.add_learner(node, Member { name, address }, false).await {
+        match self
+            .raft
+            .add_learner(node, Member { name, address }, false)
+            .await
+        {
             Ok(_) => Reply::Joined,
             Err(error) => Reply::Refused(error.to_string()),
         }

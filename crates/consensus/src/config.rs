@@ -48,12 +48,21 @@ pub struct Config {
 impl Config {
     /// A configuration with the usual periods, for a node that knows only itself.
     #[must_use]
-    pub fn new(node: NodeId, incarnation: Incarnation, name: impl Into<String>, address: impl Into<String>, seed: u64) -> Self {
+    pub fn new(
+        node: NodeId,
+        incarnation: Incarnation,
+        name: impl Into<String>,
+        address: impl Into<String>,
+        seed: u64,
+    ) -> Self {
         let (name, address) = (name.into(), address.into());
         Self {
             node,
             incarnation,
-            seeds: vec![PeerAddress { name: name.clone(), address: address.clone() }],
+            seeds: vec![PeerAddress {
+                name: name.clone(),
+                address: address.clone(),
+            }],
             name,
             address,
             amqp: String::new(),
@@ -79,18 +88,32 @@ impl Config {
         if self.shards == 0 {
             return bad("a cluster has at least one shard".into());
         }
-        if self.heartbeat < Duration::from_millis(10) || least < self.heartbeat * 3 || greatest <= least {
-            return bad(format!("heartbeat {:?} and election timeout {least:?} to {greatest:?}: three heartbeats must fit in the least timeout, and the greatest must be longer", self.heartbeat));
+        if self.heartbeat < Duration::from_millis(10)
+            || least < self.heartbeat * 3
+            || greatest <= least
+        {
+            return bad(format!(
+                "heartbeat {:?} and election timeout {least:?} to {greatest:?}: three heartbeats must fit in the least timeout, and the greatest must be longer",
+                self.heartbeat
+            ));
         }
         if self.lease < self.heartbeat * 4 {
-            return bad(format!("a lease of {:?} is shorter than four heartbeats of {:?}", self.lease, self.heartbeat));
+            return bad(format!(
+                "a lease of {:?} is shorter than four heartbeats of {:?}",
+                self.lease, self.heartbeat
+            ));
         }
         Ok(())
     }
 
     /// The configured names, this node's among them, sorted.
     pub(crate) fn names(&self) -> Vec<String> {
-        let mut names: Vec<String> = self.seeds.iter().map(|peer| peer.name.clone()).chain([self.name.clone()]).collect();
+        let mut names: Vec<String> = self
+            .seeds
+            .iter()
+            .map(|peer| peer.name.clone())
+            .chain([self.name.clone()])
+            .collect();
         names.sort();
         names.dedup();
         names
@@ -107,10 +130,14 @@ pub enum OpenError {
     #[error(transparent)]
     Storage(#[from] StorageError),
     /// Stored bytes are not what they should be.
-    #[error("stored metadata cannot be read: {0}; restore this node from its peers: wipe its data folder and let it join again")]
+    #[error(
+        "stored metadata cannot be read: {0}; restore this node from its peers: wipe its data folder and let it join again"
+    )]
     Malformed(String),
     /// The stored routing table is inconsistent.
-    #[error("the stored routing table cannot be read: {0}; restore this node from its peers: wipe its data folder and let it join again")]
+    #[error(
+        "the stored routing table cannot be read: {0}; restore this node from its peers: wipe its data folder and let it join again"
+    )]
     Table(String),
     /// openraft refused to start.
     #[error("the metadata group did not start: {0}")]
@@ -127,7 +154,9 @@ impl From<Malformed> for OpenError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProposeError {
     /// No leader could be reached in time: no majority of the cluster is there, or this node is cut off from it.
-    #[error("no majority of the cluster could be reached within {waited:?}; the change may still be made")]
+    #[error(
+        "no majority of the cluster could be reached within {waited:?}; the change may still be made"
+    )]
     NoQuorum {
         /// How long was waited.
         waited: Duration,

@@ -67,12 +67,23 @@ pub(crate) struct Dedup {
 impl Dedup {
     /// Judges a proposal. After [`Verdict::Fresh`] its number counts as used, and [`Self::record`] must follow with the
     /// entry's outcomes before the next entry is judged.
-    pub(crate) fn judge(&mut self, node: NodeId, incarnation: Incarnation, sequence: u64, settled_below: u64, changes: &mut Vec<KeyChange>) -> Verdict {
+    pub(crate) fn judge(
+        &mut self,
+        node: NodeId,
+        incarnation: Incarnation,
+        sequence: u64,
+        settled_below: u64,
+        changes: &mut Vec<KeyChange>,
+    ) -> Verdict {
         if sequence == 0 {
             return Verdict::Fresh;
         }
         let proposer = self.proposers.entry(node).or_insert_with(|| Proposer {
-            record: ProposerRecord { incarnation, next: 1, settled_below: 1 },
+            record: ProposerRecord {
+                incarnation,
+                next: 1,
+                settled_below: 1,
+            },
             runs: VecDeque::new(),
         });
         if incarnation < proposer.record.incarnation {
@@ -80,7 +91,11 @@ impl Dedup {
         }
         if incarnation > proposer.record.incarnation {
             proposer.forget_below(u64::MAX, node, changes);
-            proposer.record = ProposerRecord { incarnation, next: 1, settled_below: 1 };
+            proposer.record = ProposerRecord {
+                incarnation,
+                next: 1,
+                settled_below: 1,
+            };
         }
         if settled_below > proposer.record.settled_below {
             proposer.record.settled_below = settled_below;
@@ -101,13 +116,29 @@ impl Dedup {
     }
 
     /// Keeps the answers of an entry's fresh proposals of one node, in the order in which they were judged.
-    pub(crate) fn record(&mut self, node: NodeId, index: u64, answers: Vec<(u64, Outcome)>, changes: &mut Vec<KeyChange>) -> Result<(), Malformed> {
-        let Some(proposer) = self.proposers.get_mut(&node) else { return Ok(()) };
+    pub(crate) fn record(
+        &mut self,
+        node: NodeId,
+        index: u64,
+        answers: Vec<(u64, Outcome)>,
+        changes: &mut Vec<KeyChange>,
+    ) -> Result<(), Malformed> {
+        let Some(proposer) = self.proposers.get_mut(&node) else {
+            return Ok(());
+        };
         let mut runs: Vec<(u64, RunRecord)> = Vec::new();
         for (sequence, outcome) in answers.into_iter().filter(|(sequence, _)| *sequence > 0) {
             match runs.last_mut() {
-                Some((first, run)) if *first + run.outcomes.len() as u64 == sequence => run.outcomes.push(outcome),
-                Some(_) | None => runs.push((sequence, RunRecord { index, outcomes: vec![outcome] })),
+                Some((first, run)) if *first + run.outcomes.len() as u64 == sequence => {
+                    run.outcomes.push(outcome)
+                }
+                Some(_) | None => runs.push((
+                    sequence,
+                    RunRecord {
+                        index,
+                        outcomes: vec![outcome],
+                    },
+                )),
             }
         }
         if runs.is_empty() {
@@ -126,18 +157,31 @@ impl Dedup {
         let bad = |why: &str| Malformed::new("record of proposals", why);
         let archive = versioned(value, "record of proposals")?;
         let (kind, rest) = key.split_first().ok_or_else(|| bad("empty key"))?;
-        let (node, rest) = rest.split_first_chunk::<8>().ok_or_else(|| bad("key cut short"))?;
+        let (node, rest) = rest
+            .split_first_chunk::<8>()
+            .ok_or_else(|| bad("key cut short"))?;
         let node = NodeId(u64::from_be_bytes(*node));
         // Answers sort before proposers, so a proposer may be only half known until its own record comes.
         let proposer = self.proposers.entry(node).or_insert_with(|| Proposer {
-            record: ProposerRecord { incarnation: Incarnation(0), next: 1, settled_below: 1 },
+            record: ProposerRecord {
+                incarnation: Incarnation(0),
+                next: 1,
+                settled_below: 1,
+            },
             runs: VecDeque::new(),
         });
         match *kind {
-            PROPOSER => proposer.record = rkyv::from_bytes::<_, rancor::Error>(archive).map_err(|e| Malformed::new("proposer", e))?,
+            PROPOSER => {
+                proposer.record = rkyv::from_bytes::<_, rancor::Error>(archive)
+                    .map_err(|e| Malformed::new("proposer", e))?
+            }
             ANSWERS => {
-                let first = rest.try_into().map(u64::from_be_bytes).map_err(|_| bad("key cut short"))?;
-                let run = rkyv::from_bytes::<RunRecord, rancor::Error>(archive).map_err(|e| Malformed::new("answers", e))?;
+                let first = rest
+                    .try_into()
+                    .map(u64::from_be_bytes)
+                    .map_err(|_| bad("key cut short"))?;
+                let run = rkyv::from_bytes::<RunRecord, rancor::Error>(archive)
+                    .map_err(|e| Malformed::new("answers", e))?;
                 proposer.runs.push_back((first, run));
             }
             _ => return Err(bad("unknown kind")),
@@ -154,10 +198,16 @@ impl Dedup {
 impl Proposer {
     fn answer(&self, sequence: u64) -> Settled {
         let at = self.runs.partition_point(|(first, _)| *first <= sequence);
-        let found = at.checked_sub(1).and_then(|at| self.runs.get(at)).and_then(|(first, run)| {
-            let position = usize::try_from(sequence - first).ok()?;
-            Some(Settled::Done { index: run.index, outcome: run.outcomes.get(position)?.clone() })
-        });
+        let found = at
+            .checked_sub(1)
+            .and_then(|at| self.runs.get(at))
+            .and_then(|(first, run)| {
+                let position = usize::try_from(sequence - first).ok()?;
+                Some(Settled::Done {
+                    index: run.index,
+                    outcome: run.outcomes.get(position)?.clone(),
+                })
+            });
         // A number that was skipped because its proposer had given it up has no answer.
         found.unwrap_or(Settled::Late)
     }
@@ -172,8 +222,17 @@ impl Proposer {
     }
 }
 
-fn archive(record: &impl for<'a> Serialize<rkyv::api::high::HighSerializer<Vec<u8>, rkyv::ser::allocator::ArenaHandle<'a>, rancor::Error>>) -> Result<Vec<u8>, Malformed> {
-    rkyv::api::high::to_bytes_in::<_, rancor::Error>(record, vec![VERSION]).map_err(|e| Malformed::new("record of proposals", e))
+fn archive(
+    record: &impl for<'a> Serialize<
+        rkyv::api::high::HighSerializer<
+            Vec<u8>,
+            rkyv::ser::allocator::ArenaHandle<'a>,
+            rancor::Error,
+        >,
+    >,
+) -> Result<Vec<u8>, Malformed> {
+    rkyv::api::high::to_bytes_in::<_, rancor::Error>(record, vec![VERSION])
+        .map_err(|e| Malformed::new("record of proposals", e))
 }
 
 fn proposer_key(node: NodeId) -> Vec<u8> {
@@ -191,11 +250,20 @@ mod tests {
     const NODE: NodeId = NodeId(5);
 
     fn judge(dedup: &mut Dedup, incarnation: u64, sequence: u64, settled_below: u64) -> Verdict {
-        dedup.judge(NODE, Incarnation(incarnation), sequence, settled_below, &mut Vec::new())
+        dedup.judge(
+            NODE,
+            Incarnation(incarnation),
+            sequence,
+            settled_below,
+            &mut Vec::new(),
+        )
     }
 
     fn done(index: u64) -> Verdict {
-        Verdict::Settled(Settled::Done { index, outcome: Outcome::Done })
+        Verdict::Settled(Settled::Done {
+            index,
+            outcome: Outcome::Done,
+        })
     }
 
     #[test]
@@ -203,11 +271,26 @@ mod tests {
         let mut dedup = Dedup::default();
         assert_eq!(judge(&mut dedup, 1, 1, 1), Verdict::Fresh);
         assert_eq!(judge(&mut dedup, 1, 2, 1), Verdict::Fresh);
-        dedup.record(NODE, 10, vec![(1, Outcome::Done), (2, Outcome::Retry)], &mut Vec::new()).unwrap();
+        dedup
+            .record(
+                NODE,
+                10,
+                vec![(1, Outcome::Done), (2, Outcome::Retry)],
+                &mut Vec::new(),
+            )
+            .unwrap();
         assert_eq!(judge(&mut dedup, 1, 3, 1), Verdict::Fresh);
-        dedup.record(NODE, 11, vec![(3, Outcome::Done)], &mut Vec::new()).unwrap();
+        dedup
+            .record(NODE, 11, vec![(3, Outcome::Done)], &mut Vec::new())
+            .unwrap();
         assert_eq!(judge(&mut dedup, 1, 1, 1), done(10));
-        assert_eq!(judge(&mut dedup, 1, 2, 1), Verdict::Settled(Settled::Done { index: 10, outcome: Outcome::Retry }));
+        assert_eq!(
+            judge(&mut dedup, 1, 2, 1),
+            Verdict::Settled(Settled::Done {
+                index: 10,
+                outcome: Outcome::Retry
+            })
+        );
         assert_eq!(judge(&mut dedup, 1, 3, 1), done(11));
     }
 
@@ -216,15 +299,27 @@ mod tests {
         let mut dedup = Dedup::default();
         assert_eq!(judge(&mut dedup, 1, 2, 1), Verdict::Settled(Settled::Early));
         assert_eq!(judge(&mut dedup, 1, 2, 2), Verdict::Fresh);
-        dedup.record(NODE, 4, vec![(2, Outcome::Done)], &mut Vec::new()).unwrap();
+        dedup
+            .record(NODE, 4, vec![(2, Outcome::Done)], &mut Vec::new())
+            .unwrap();
         assert_eq!(judge(&mut dedup, 1, 1, 1), Verdict::Settled(Settled::Late));
         // One entry may hold numbers with a gap between them, where the proposer gave up meanwhile.
         assert_eq!(judge(&mut dedup, 1, 3, 2), Verdict::Fresh);
         assert_eq!(judge(&mut dedup, 1, 6, 3), Verdict::Settled(Settled::Early));
         assert_eq!(judge(&mut dedup, 1, 6, 6), Verdict::Fresh);
-        dedup.record(NODE, 5, vec![(3, Outcome::Done), (6, Outcome::Done)], &mut Vec::new()).unwrap();
+        dedup
+            .record(
+                NODE,
+                5,
+                vec![(3, Outcome::Done), (6, Outcome::Done)],
+                &mut Vec::new(),
+            )
+            .unwrap();
         assert_eq!(judge(&mut dedup, 1, 6, 6), done(5));
-        assert_eq!(judge(&mut dedup, 1, 7 + WINDOW, 7), Verdict::Settled(Settled::Early));
+        assert_eq!(
+            judge(&mut dedup, 1, 7 + WINDOW, 7),
+            Verdict::Settled(Settled::Early)
+        );
     }
 
     #[test]
@@ -232,10 +327,17 @@ mod tests {
         let mut dedup = Dedup::default();
         let mut changes = Vec::new();
         assert_eq!(judge(&mut dedup, 3, 1, 1), Verdict::Fresh);
-        dedup.record(NODE, 4, vec![(1, Outcome::Done)], &mut Vec::new()).unwrap();
+        dedup
+            .record(NODE, 4, vec![(1, Outcome::Done)], &mut Vec::new())
+            .unwrap();
         for incarnation in [1, 3] {
-            assert_eq!(dedup.judge(NODE, Incarnation(incarnation), 0, 0, &mut changes), Verdict::Fresh);
-            dedup.record(NODE, 5, vec![(0, Outcome::Retry)], &mut changes).unwrap();
+            assert_eq!(
+                dedup.judge(NODE, Incarnation(incarnation), 0, 0, &mut changes),
+                Verdict::Fresh
+            );
+            dedup
+                .record(NODE, 5, vec![(0, Outcome::Retry)], &mut changes)
+                .unwrap();
         }
         assert_eq!(changes, vec![]);
         assert_eq!(judge(&mut dedup, 3, 1, 1), done(4));
@@ -246,9 +348,14 @@ mod tests {
         let mut dedup = Dedup::default();
         let mut changes = Vec::new();
         assert_eq!(judge(&mut dedup, 1, 1, 1), Verdict::Fresh);
-        dedup.record(NODE, 4, vec![(1, Outcome::Done)], &mut changes).unwrap();
+        dedup
+            .record(NODE, 4, vec![(1, Outcome::Done)], &mut changes)
+            .unwrap();
         changes.clear();
-        assert_eq!(dedup.judge(NODE, Incarnation(2), 1, 1, &mut changes), Verdict::Fresh);
+        assert_eq!(
+            dedup.judge(NODE, Incarnation(2), 1, 1, &mut changes),
+            Verdict::Fresh
+        );
         assert_eq!(changes, vec![(answers_key(NODE, 1), None)]);
         assert_eq!(judge(&mut dedup, 1, 2, 1), Verdict::Settled(Settled::Late));
     }
@@ -261,9 +368,22 @@ mod tests {
             let mut changes = Vec::new();
             let settled_below = if round > 10 { round * 2 - 10 } else { 1 };
             for sequence in [round * 2 + 1, round * 2 + 2] {
-                assert_eq!(dedup.judge(NODE, Incarnation(1), sequence, settled_below, &mut changes), Verdict::Fresh);
+                assert_eq!(
+                    dedup.judge(NODE, Incarnation(1), sequence, settled_below, &mut changes),
+                    Verdict::Fresh
+                );
             }
-            dedup.record(NODE, 100 + round, vec![(round * 2 + 1, Outcome::Done), (round * 2 + 2, Outcome::Retry)], &mut changes).unwrap();
+            dedup
+                .record(
+                    NODE,
+                    100 + round,
+                    vec![
+                        (round * 2 + 1, Outcome::Done),
+                        (round * 2 + 2, Outcome::Retry),
+                    ],
+                    &mut changes,
+                )
+                .unwrap();
             for (key, value) in changes {
                 match value {
                     Some(value) => stored.insert(key, value),

@@ -40,13 +40,19 @@ impl Core {
         if self.machine.table().read().cluster().is_some() {
             return;
         }
-        let cluster = StdRng::seed_from_u64(self.config.seed ^ self.me().0.rotate_left(32)).random();
-        let found = Command::FoundCluster { cluster, shards: self.config.shards };
+        let cluster =
+            StdRng::seed_from_u64(self.config.seed ^ self.me().0.rotate_left(32)).random();
+        let found = Command::FoundCluster {
+            cluster,
+            shards: self.config.shards,
+        };
         let commands = std::iter::once(found).chain(self.config.first_commands.iter().cloned());
         for answer in self.proposer.propose(commands, DEADLINE) {
             match answer.await {
                 Ok(Ok(proposed)) => self.wait_applied(proposed.index).await,
-                Ok(Err(error)) => tracing::warn!(%error, "the new cluster's contents are not confirmed"),
+                Ok(Err(error)) => {
+                    tracing::warn!(%error, "the new cluster's contents are not confirmed")
+                }
                 Err(_) => return,
             }
         }
@@ -59,22 +65,41 @@ impl Core {
         let patience = self.config.lease + self.config.node_down_after;
         let silent: Vec<(NodeId, Incarnation)> = {
             let table = self.machine.table().read();
-            let up = table.nodes().filter(|known| known.up && known.id != self.me());
-            let is_silent = |node| self.ledger.with(|ledger| ledger.seen(node)).is_some_and(|at| now.saturating_duration_since(at) > patience);
-            up.filter(|known| is_silent(known.id)).map(|known| (known.id, known.incarnation)).collect()
+            let up = table
+                .nodes()
+                .filter(|known| known.up && known.id != self.me());
+            let is_silent = |node| {
+                self.ledger
+                    .with(|ledger| ledger.seen(node))
+                    .is_some_and(|at| now.saturating_duration_since(at) > patience)
+            };
+            up.filter(|known| is_silent(known.id))
+                .map(|known| (known.id, known.incarnation))
+                .collect()
         };
         for (node, incarnation) in silent {
             tracing::warn!(%node, "a node is silent and is marked down");
             // Never proposed again, and only under this leadership: a leader that is cut off misses everyone, and must not
             // mark them down once it is back.
-            self.propose_while_leading(Command::NodeDown { node, incarnation }).await;
+            self.propose_while_leading(Command::NodeDown { node, incarnation })
+                .await;
         }
     }
 
     async fn propose_while_leading(&self, command: Command) {
-        let proposal = Proposal { node: self.me(), incarnation: self.config.incarnation, sequence: 0, settled_below: 0, command };
+        let proposal = Proposal {
+            node: self.me(),
+            incarnation: self.config.incarnation,
+            sequence: 0,
+            settled_below: 0,
+            command,
+        };
         let (landed, landing) = tokio::sync::oneshot::channel();
-        self.send_proposals(self.me(), vec![proposal], Box::new(move |landing| drop(landed.send(landing))));
+        self.send_proposals(
+            self.me(),
+            vec![proposal],
+            Box::new(move |landing| drop(landed.send(landing))),
+        );
         if tokio::time::timeout(DEADLINE, landing).await.is_err() {
             tracing::warn!("the leader's own change is not confirmed yet");
         }
@@ -82,12 +107,28 @@ impl Core {
 
     /// Makes caught up learners voters while there are few, and removes members that the table has replaced or forgotten.
     async fn tend_membership(&self) {
-        let Some(Change { voters, remove }) = self.due_change() else { return };
+        let Some(Change { voters, remove }) = self.due_change() else {
+            return;
+        };
         let removed: BTreeSet<NodeId> = remove.iter().copied().collect();
         tracing::info!(?voters, ?removed, "the membership changes");
         let result = match voters {
-            Some(voters) => tokio::time::timeout(DEADLINE, self.raft.change_membership(ChangeMembers::ReplaceAllVoters(voters), false)).await,
-            None => tokio::time::timeout(DEADLINE, self.raft.change_membership(ChangeMembers::RemoveNodes(removed), false)).await,
+            Some(voters) => {
+                tokio::time::timeout(
+                    DEADLINE,
+                    self.raft
+                        .change_membership(ChangeMembers::ReplaceAllVoters(voters), false),
+                )
+                .await
+            }
+            None => {
+                tokio::time::timeout(
+                    DEADLINE,
+                    self.raft
+                        .change_membership(ChangeMembers::RemoveNodes(removed), false),
+                )
+                .await
+            }
         };
         match result {
             Ok(Ok(_)) => {}
@@ -105,37 +146,63 @@ impl Core {
         let membership = metrics.membership_config.membership();
         if membership.get_joint_config().len() > 1 {
             // An earlier leader's change that it did not complete: the same voters as the second set complete it.
-            return Some(Change { voters: membership.get_joint_config().last().cloned(), remove: Vec::new() });
+            return Some(Change {
+                voters: membership.get_joint_config().last().cloned(),
+                remove: Vec::new(),
+            });
         }
         let now = Instant::now();
         let patience = self.config.lease + self.config.node_down_after;
         let table = self.machine.table().read();
         let is_gone = |node: NodeId, name: &str| {
-            let silent = self.ledger.with(|ledger| ledger.seen(node)).is_some_and(|at| now.saturating_duration_since(at) > patience);
-            let replaced = table.nodes().any(|known| known.name == name && known.id != node && known.up);
+            let silent = self
+                .ledger
+                .with(|ledger| ledger.seen(node))
+                .is_some_and(|at| now.saturating_duration_since(at) > patience);
+            let replaced = table
+                .nodes()
+                .any(|known| known.name == name && known.id != node && known.up);
             table.node(node).is_none() && (silent || replaced)
         };
-        let gone = membership.nodes().filter(|(node, member)| **node != self.me() && is_gone(**node, &member.name)).map(|(node, _)| *node);
+        let gone = membership
+            .nodes()
+            .filter(|(node, member)| **node != self.me() && is_gone(**node, &member.name))
+            .map(|(node, _)| *node);
         // Who is to be removed gets no more leases, and is removed once it can hold none.
-        let remove: Vec<NodeId> = gone.filter(|node| self.ledger.with(|ledger| ledger.bar(*node, now))).collect();
+        let remove: Vec<NodeId> = gone
+            .filter(|node| self.ledger.with(|ledger| ledger.bar(*node, now)))
+            .collect();
         let current: BTreeSet<NodeId> = membership.voter_ids().collect();
-        let mut voters: BTreeSet<NodeId> = current.iter().copied().filter(|voter| !remove.contains(voter)).collect();
+        let mut voters: BTreeSet<NodeId> = current
+            .iter()
+            .copied()
+            .filter(|voter| !remove.contains(voter))
+            .collect();
         let replicated = metrics.replication.unwrap_or_default();
         let has_caught_up = |node: NodeId| {
             let index = replicated.get(&node).copied().flatten().map(|id| id.index);
             index.is_some_and(|index| index + CAUGHT_UP >= metrics.last_log_index.unwrap_or(0))
         };
         for learner in membership.learner_ids() {
-            if voters.len() < VOTERS_MAX && table.node(learner).is_some_and(|known| known.up) && has_caught_up(learner) {
+            if voters.len() < VOTERS_MAX
+                && table.node(learner).is_some_and(|known| known.up)
+                && has_caught_up(learner)
+            {
                 voters.insert(learner);
             }
         }
         if voters != current && !voters.is_empty() {
-            Some(Change { voters: Some(voters), remove })
+            Some(Change {
+                voters: Some(voters),
+                remove,
+            })
         } else if remove.is_empty() {
             None
         } else {
-            Some(Change { voters: None, remove })
+            Some(Change {
+                voters: None,
+                remove,
+            })
         }
     }
 }

@@ -15,7 +15,9 @@ use rkyv::rancor;
 use rkyv::{Archive, Deserialize, Serialize};
 use warren_model::{Command, Incarnation, NodeId, Outcome};
 
-use crate::raft::{Entry, EntryPayload, LeaderId, LogId, Member, Membership, Payload, StoredMembership, Vote};
+use crate::raft::{
+    Entry, EntryPayload, LeaderId, LogId, Member, Membership, Payload, StoredMembership, Vote,
+};
 
 /// The version of stored entries and of batches.
 pub(crate) const VERSION: u8 = 1;
@@ -34,7 +36,10 @@ pub(crate) struct Malformed {
 
 impl Malformed {
     pub(crate) fn new(what: &'static str, why: impl ToString) -> Self {
-        Self { what, why: why.to_string() }
+        Self {
+            what,
+            why: why.to_string(),
+        }
     }
 
     /// As openraft wants storage errors.
@@ -87,7 +92,8 @@ pub(crate) enum Settled {
 impl Batch {
     pub(crate) fn encode(&self) -> Result<Payload, Malformed> {
         let mut bytes = vec![VERSION];
-        bytes = rkyv::api::high::to_bytes_in::<_, rancor::Error>(self, bytes).map_err(|e| Malformed::new("batch", e))?;
+        bytes = rkyv::api::high::to_bytes_in::<_, rancor::Error>(self, bytes)
+            .map_err(|e| Malformed::new("batch", e))?;
         Ok(Payload(bytes.into()))
     }
 
@@ -101,7 +107,10 @@ impl Batch {
 pub(crate) fn versioned<'a>(bytes: &'a [u8], what: &'static str) -> Result<&'a [u8], Malformed> {
     match bytes.split_first() {
         Some((&VERSION, rest)) => Ok(rest),
-        Some((version, _)) => Err(Malformed::new(what, format!("version {version}, this release knows {VERSION}; run the newer release"))),
+        Some((version, _)) => Err(Malformed::new(
+            what,
+            format!("version {version}, this release knows {VERSION}; run the newer release"),
+        )),
         None => Err(Malformed::new(what, "empty")),
     }
 }
@@ -117,13 +126,23 @@ pub(crate) struct LogIdRecord {
 impl From<LogId> for LogIdRecord {
     fn from(id: LogId) -> Self {
         let leader = id.committed_leader_id();
-        Self { term: leader.term, leader: leader.node_id, index: id.index }
+        Self {
+            term: leader.term,
+            leader: leader.node_id,
+            index: id.index,
+        }
     }
 }
 
 impl From<LogIdRecord> for LogId {
     fn from(id: LogIdRecord) -> Self {
-        LogId::new(LeaderId { term: id.term, node_id: id.leader }, id.index)
+        LogId::new(
+            LeaderId {
+                term: id.term,
+                node_id: id.leader,
+            },
+            id.index,
+        )
     }
 }
 
@@ -137,13 +156,21 @@ pub(crate) struct VoteRecord {
 
 impl From<Vote> for VoteRecord {
     fn from(vote: Vote) -> Self {
-        Self { term: vote.leader_id.term, node: vote.leader_id.node_id, committed: vote.committed }
+        Self {
+            term: vote.leader_id.term,
+            node: vote.leader_id.node_id,
+            committed: vote.committed,
+        }
     }
 }
 
 impl From<VoteRecord> for Vote {
     fn from(vote: VoteRecord) -> Self {
-        if vote.committed { Vote::new_committed(vote.term, vote.node) } else { Vote::new(vote.term, vote.node) }
+        if vote.committed {
+            Vote::new_committed(vote.term, vote.node)
+        } else {
+            Vote::new(vote.term, vote.node)
+        }
     }
 }
 
@@ -170,10 +197,18 @@ impl MembershipRecord {
     pub(crate) fn new(at: Option<LogId>, membership: &Membership) -> Self {
         Self {
             at: at.map(Into::into),
-            voters: membership.get_joint_config().iter().map(|set| set.iter().copied().collect()).collect(),
+            voters: membership
+                .get_joint_config()
+                .iter()
+                .map(|set| set.iter().copied().collect())
+                .collect(),
             members: membership
                 .nodes()
-                .map(|(node, member)| MemberRecord { node: *node, name: member.name.clone(), address: member.address.clone() })
+                .map(|(node, member)| MemberRecord {
+                    node: *node,
+                    name: member.name.clone(),
+                    address: member.address.clone(),
+                })
                 .collect(),
         }
     }
@@ -183,16 +218,35 @@ impl MembershipRecord {
     }
 
     pub(crate) fn membership(self) -> Result<Membership, Malformed> {
-        let voters: Vec<_> = self.voters.into_iter().map(|set| set.into_iter().collect()).collect();
-        let members = self.members.into_iter().map(|m| (m.node, Member { name: m.name, address: m.address }));
+        let voters: Vec<_> = self
+            .voters
+            .into_iter()
+            .map(|set| set.into_iter().collect())
+            .collect();
+        let members = self.members.into_iter().map(|m| {
+            (
+                m.node,
+                Member {
+                    name: m.name,
+                    address: m.address,
+                },
+            )
+        });
         if voters.is_empty() {
             return Ok(Membership::default());
         }
-        Membership::new(voters, members.collect::<std::collections::BTreeMap<_, _>>()).map_err(|e| Malformed::new("membership", e))
+        Membership::new(
+            voters,
+            members.collect::<std::collections::BTreeMap<_, _>>(),
+        )
+        .map_err(|e| Malformed::new("membership", e))
     }
 
     pub(crate) fn into_stored(self) -> Result<StoredMembership, Malformed> {
-        Ok(StoredMembership::new(self.at.map(Into::into), self.membership()?))
+        Ok(StoredMembership::new(
+            self.at.map(Into::into),
+            self.membership()?,
+        ))
     }
 }
 
@@ -211,7 +265,8 @@ pub(crate) fn encode_entry(entry: &Entry) -> Result<Bytes, Malformed> {
         EntryPayload::Membership(new) => {
             kind = MEMBERSHIP;
             let record = MembershipRecord::new(None, new);
-            membership = rkyv::to_bytes::<rancor::Error>(&record).map_err(|e| Malformed::new("membership", e))?;
+            membership = rkyv::to_bytes::<rancor::Error>(&record)
+                .map_err(|e| Malformed::new("membership", e))?;
             &membership
         }
     };
@@ -232,10 +287,16 @@ pub(crate) fn decode_entry(index: u64, bytes: &Bytes) -> Result<Entry, Malformed
         BLANK => EntryPayload::Blank,
         PROPOSALS => EntryPayload::Normal(Payload(payload)),
         MEMBERSHIP => {
-            let record = rkyv::from_bytes::<MembershipRecord, rancor::Error>(&payload).map_err(|e| Malformed::new("membership", e))?;
+            let record = rkyv::from_bytes::<MembershipRecord, rancor::Error>(&payload)
+                .map_err(|e| Malformed::new("membership", e))?;
             EntryPayload::Membership(record.membership()?)
         }
-        kind => return Err(Malformed::new("log entry", format!("kind {kind} at index {index}"))),
+        kind => {
+            return Err(Malformed::new(
+                "log entry",
+                format!("kind {kind} at index {index}"),
+            ));
+        }
     };
     Ok(Entry::new(log_id, payload))
 }
@@ -243,12 +304,31 @@ pub(crate) fn decode_entry(index: u64, bytes: &Bytes) -> Result<Entry, Malformed
 /// The log id of a stored entry, without looking at its payload.
 pub(crate) fn decode_log_id(index: u64, bytes: &[u8]) -> Result<LogId, Malformed> {
     let rest = versioned(bytes, "log entry")?;
-    let Some((_, rest)) = rest.split_first() else { return Err(Malformed::new("log entry", format!("cut short at index {index}"))) };
-    let Some((numbers, _)) = rest.split_first_chunk::<16>() else {
-        return Err(Malformed::new("log entry", format!("cut short at index {index}")));
+    let Some((_, rest)) = rest.split_first() else {
+        return Err(Malformed::new(
+            "log entry",
+            format!("cut short at index {index}"),
+        ));
     };
-    let number = |at: usize| numbers[at..at + 8].iter().rev().fold(0u64, |n, byte| n << 8 | u64::from(*byte));
-    Ok(LogId::new(LeaderId { term: number(0), node_id: NodeId(number(8)) }, index))
+    let Some((numbers, _)) = rest.split_first_chunk::<16>() else {
+        return Err(Malformed::new(
+            "log entry",
+            format!("cut short at index {index}"),
+        ));
+    };
+    let number = |at: usize| {
+        numbers[at..at + 8]
+            .iter()
+            .rev()
+            .fold(0u64, |n, byte| n << 8 | u64::from(*byte))
+    };
+    Ok(LogId::new(
+        LeaderId {
+            term: number(0),
+            node_id: NodeId(number(8)),
+        },
+        index,
+    ))
 }
 
 #[cfg(test)]
@@ -257,17 +337,35 @@ mod tests {
     use std::collections::BTreeMap;
 
     fn batch() -> Batch {
-        let proposal = |sequence, command| Proposal { node: NodeId(7), incarnation: Incarnation(2), sequence, settled_below: 3, command };
+        let proposal = |sequence, command| Proposal {
+            node: NodeId(7),
+            incarnation: Incarnation(2),
+            sequence,
+            settled_below: 3,
+            command,
+        };
         Batch {
             proposals: vec![
-                proposal(4, Command::FoundCluster { cluster: 9, shards: 3 }),
+                proposal(
+                    4,
+                    Command::FoundCluster {
+                        cluster: 9,
+                        shards: 3,
+                    },
+                ),
                 proposal(5, Command::PutVhost { name: "/".into() }),
             ],
         }
     }
 
     fn id(term: u64, node: u64, index: u64) -> LogId {
-        LogId::new(LeaderId { term, node_id: NodeId(node) }, index)
+        LogId::new(
+            LeaderId {
+                term,
+                node_id: NodeId(node),
+            },
+            index,
+        )
     }
 
     #[test]
@@ -286,18 +384,42 @@ mod tests {
 
     #[test]
     fn golden_entry_never_changes() {
-        let entry = Entry::new(id(3, 5, 8), EntryPayload::Normal(Payload(Bytes::from_static(b"hare"))));
+        let entry = Entry::new(
+            id(3, 5, 8),
+            EntryPayload::Normal(Payload(Bytes::from_static(b"hare"))),
+        );
         let bytes = encode_entry(&entry).unwrap();
-        assert_eq!(&bytes[..], b"\x01\x01\x03\0\0\0\0\0\0\0\x05\0\0\0\0\0\0\0hare");
+        assert_eq!(
+            &bytes[..],
+            b"\x01\x01\x03\0\0\0\0\0\0\0\x05\0\0\0\0\0\0\0hare"
+        );
         let back = decode_entry(8, &bytes).unwrap();
         assert_eq!((back.log_id, back.payload), (entry.log_id, entry.payload));
     }
 
     #[test]
     fn every_kind_of_entry_reads_back() {
-        let members: BTreeMap<_, _> = [(NodeId(1), Member { name: "a".into(), address: "h:1".into() }), (NodeId(2), Member::default())].into();
-        let joint = Membership::new(vec![[NodeId(1)].into(), [NodeId(1), NodeId(2)].into()], members).unwrap();
-        for payload in [EntryPayload::Blank, EntryPayload::Normal(batch().encode().unwrap()), EntryPayload::Membership(joint)] {
+        let members: BTreeMap<_, _> = [
+            (
+                NodeId(1),
+                Member {
+                    name: "a".into(),
+                    address: "h:1".into(),
+                },
+            ),
+            (NodeId(2), Member::default()),
+        ]
+        .into();
+        let joint = Membership::new(
+            vec![[NodeId(1)].into(), [NodeId(1), NodeId(2)].into()],
+            members,
+        )
+        .unwrap();
+        for payload in [
+            EntryPayload::Blank,
+            EntryPayload::Normal(batch().encode().unwrap()),
+            EntryPayload::Membership(joint),
+        ] {
             let entry = Entry::new(id(1, 2, 3), payload);
             let back = decode_entry(3, &encode_entry(&entry).unwrap()).unwrap();
             assert_eq!((back.log_id, back.payload), (entry.log_id, entry.payload));
@@ -308,7 +430,10 @@ mod tests {
     fn damaged_bytes_are_refused() {
         let entry = encode_entry(&Entry::new(id(1, 2, 3), EntryPayload::Blank)).unwrap();
         for cut in 0..entry.len() {
-            assert!(decode_entry(3, &entry.slice(..cut)).is_err(), "cut to {cut}");
+            assert!(
+                decode_entry(3, &entry.slice(..cut)).is_err(),
+                "cut to {cut}"
+            );
         }
         for (at, value) in [(0, 2), (1, 9)] {
             let mut bad = entry.to_vec();

@@ -65,7 +65,10 @@ pub(crate) struct SharedLedger {
 
 impl SharedLedger {
     pub(crate) fn new(ledger: Ledger<Held>) -> Self {
-        Self { ledger: Mutex::new(ledger), wake: Notify::new() }
+        Self {
+            ledger: Mutex::new(ledger),
+            wake: Notify::new(),
+        }
     }
 
     /// Uses the ledger, and releases the answers that `act` returns after unlocking it.
@@ -144,7 +147,13 @@ struct Line {
 
 impl Desk {
     pub(crate) fn new(ledger: Arc<SharedLedger>) -> Arc<Self> {
-        Arc::new_cyclic(|this| Self { ledger, this: Weak::clone(this), line: Mutex::default(), writing: Mutex::default(), writer: OnceLock::new() })
+        Arc::new_cyclic(|this| Self {
+            ledger,
+            this: Weak::clone(this),
+            line: Mutex::default(),
+            writing: Mutex::default(),
+            writer: OnceLock::new(),
+        })
     }
 
     /// Says how entries are given to openraft: within the call, so that they keep their order.
@@ -167,7 +176,9 @@ impl Desk {
     /// to openraft in the order of the line; what others bring meanwhile, and entries that fail at once, that one sees to.
     fn write_waiting(&self) {
         loop {
-            let Some(writing) = self.writing.try_lock() else { return };
+            let Some(writing) = self.writing.try_lock() else {
+                return;
+            };
             loop {
                 // The line must not be locked while writing: an entry that fails at once counts itself out.
                 let next = self.line.lock().next_entry();
@@ -184,7 +195,11 @@ impl Desk {
 
     fn write(&self, batch: Batch, responds: Vec<(Respond, usize)>) {
         let under_way = UnderWay(Weak::clone(&self.this));
-        let (leader, payload, writer) = (self.ledger.with(|ledger| ledger.leading()), batch.encode(), self.writer.get());
+        let (leader, payload, writer) = (
+            self.ledger.with(|ledger| ledger.leading()),
+            batch.encode(),
+            self.writer.get(),
+        );
         let (Some(leader), Ok(payload), Some(writer)) = (leader, payload, writer) else {
             return responds.into_iter().for_each(|(respond, _)| respond(None));
         };
@@ -208,7 +223,9 @@ impl Line {
             return None;
         }
         self.under_way += 1;
-        let mut batch = Batch { proposals: Vec::new() };
+        let mut batch = Batch {
+            proposals: Vec::new(),
+        };
         let mut responds = Vec::new();
         while batch.proposals.len() < PROPOSALS_MAX
             && let Some(Job { proposals, respond }) = self.jobs.pop_front()
@@ -233,7 +250,12 @@ impl Drop for UnderWay {
 }
 
 /// An entry was applied, or was not appended at all.
-fn answer(ledger: &SharedLedger, leader: LeaderId, responds: Vec<(Respond, usize)>, result: WriteResult) {
+fn answer(
+    ledger: &SharedLedger,
+    leader: LeaderId,
+    responds: Vec<(Respond, usize)>,
+    result: WriteResult,
+) {
     let response = match result {
         Ok(response) => response,
         Err(error) => {
@@ -243,6 +265,9 @@ fn answer(ledger: &SharedLedger, leader: LeaderId, responds: Vec<(Respond, usize
     };
     let index = response.log_id.index;
     let mut results = response.data.results.into_iter();
-    let held = responds.into_iter().map(|(respond, count)| (respond, results.by_ref().take(count).collect())).collect();
+    let held = responds
+        .into_iter()
+        .map(|(respond, count)| (respond, results.by_ref().take(count).collect()))
+        .collect();
     ledger.hold(leader, index, Held(held));
 }

@@ -33,8 +33,20 @@ struct Terms {
 impl Lease {
     pub(crate) fn new() -> Self {
         let base = Instant::now();
-        let terms = Mutex::new(Terms { asked: None, until: base, must_apply: 0, applied: 0, in_service: false, released: false });
-        Self { base, until: AtomicU64::new(0), terms, changes: watch::Sender::new(0) }
+        let terms = Mutex::new(Terms {
+            asked: None,
+            until: base,
+            must_apply: 0,
+            applied: 0,
+            in_service: false,
+            released: false,
+        });
+        Self {
+            base,
+            until: AtomicU64::new(0),
+            terms,
+            changes: watch::Sender::new(0),
+        }
     }
 
     /// Whether this node may route now.
@@ -76,7 +88,11 @@ impl Lease {
 
     fn publish(&self, terms: &Terms) {
         let holds = terms.in_service && terms.applied >= terms.must_apply && !terms.released;
-        let until = if holds { nanos(self.base, terms.until) } else { 0 };
+        let until = if holds {
+            nanos(self.base, terms.until)
+        } else {
+            0
+        };
         self.until.store(until, Ordering::Release);
         self.changes.send_modify(|change| *change += 1);
     }

@@ -88,7 +88,10 @@ pub(crate) enum NoGrant {
 
 impl<W> Ledger<W> {
     pub(crate) fn new(lease: Duration) -> Self {
-        Self { lease, leading: None }
+        Self {
+            lease,
+            leading: None,
+        }
     }
 
     /// By how much the leader's clock may run ahead of a holder's while a lease lasts.
@@ -98,12 +101,30 @@ impl<W> Ledger<W> {
 
     /// This node was elected. `members` are all that may hold a lease of an earlier leader, `applied` is the entry applied
     /// last here. What waited under an earlier leadership is returned.
-    pub(crate) fn lead(&mut self, leader: LeaderId, members: impl IntoIterator<Item = NodeId>, applied: Option<LogId>, now: Instant) -> Vec<W> {
+    pub(crate) fn lead(
+        &mut self,
+        leader: LeaderId,
+        members: impl IntoIterator<Item = NodeId>,
+        applied: Option<LogId>,
+        now: Instant,
+    ) -> Vec<W> {
         let dropped = self.resign();
         let until = now + self.lease + self.margin();
-        let holder = Holder { until, incarnation: Incarnation(0), applied: 0, seen: now, barred: false };
+        let holder = Holder {
+            until,
+            incarnation: Incarnation(0),
+            applied: 0,
+            seen: now,
+            barred: false,
+        };
         let holders = members.into_iter().map(|node| (node, holder)).collect();
-        self.leading = Some(Leading { leader, since: now, answered: None, holders, waiting: BTreeMap::new() });
+        self.leading = Some(Leading {
+            leader,
+            since: now,
+            answered: None,
+            holders,
+            waiting: BTreeMap::new(),
+        });
         if let Some(id) = applied {
             self.applied_here(id);
         }
@@ -112,7 +133,10 @@ impl<W> Ledger<W> {
 
     /// This node leads no more. What waited is returned.
     pub(crate) fn resign(&mut self) -> Vec<W> {
-        self.leading.take().map(|leading| leading.waiting.into_values().flatten().collect()).unwrap_or_default()
+        self.leading
+            .take()
+            .map(|leading| leading.waiting.into_values().flatten().collect())
+            .unwrap_or_default()
     }
 
     /// An entry was applied on this node.
@@ -127,7 +151,10 @@ impl<W> Ledger<W> {
 
     /// As whom this node leads, once it has applied an entry of that leadership: everything answered before lies before it.
     pub(crate) fn leading(&self) -> Option<LeaderId> {
-        self.leading.as_ref().filter(|leading| leading.answered.is_some()).map(|leading| leading.leader)
+        self.leading
+            .as_ref()
+            .filter(|leading| leading.answered.is_some())
+            .map(|leading| leading.leader)
     }
 
     /// As whom this node was elected, ready or not.
@@ -142,9 +169,23 @@ impl<W> Ledger<W> {
 
     /// A node asks for its lease. `quorum_ack` is when this leader sent what a majority last answered. [`Self::expire`]
     /// should follow, as the node's applied index may have been awaited.
-    pub(crate) fn renew(&mut self, node: NodeId, state: NodeState, quorum_ack: Option<Instant>, is_member: bool, now: Instant) -> Result<Grant, NoGrant> {
+    pub(crate) fn renew(
+        &mut self,
+        node: NodeId,
+        state: NodeState,
+        quorum_ack: Option<Instant>,
+        is_member: bool,
+        now: Instant,
+    ) -> Result<Grant, NoGrant> {
         let (lease, margin) = (self.lease, self.margin());
-        let Some(Leading { answered: Some(answered), holders, .. }) = &mut self.leading else { return Err(NoGrant::NotLeading) };
+        let Some(Leading {
+            answered: Some(answered),
+            holders,
+            ..
+        }) = &mut self.leading
+        else {
+            return Err(NoGrant::NotLeading);
+        };
         if let Some(holder) = holders.get_mut(&node) {
             holder.hear(state, now);
         }
@@ -156,23 +197,46 @@ impl<W> Ledger<W> {
         if left.is_zero() {
             return Err(NoGrant::NoQuorum);
         }
-        let NodeState { incarnation, applied } = state;
-        let holder = holders.entry(node).or_insert(Holder { until: now, incarnation, applied, seen: now, barred: false });
+        let NodeState {
+            incarnation,
+            applied,
+        } = state;
+        let holder = holders.entry(node).or_insert(Holder {
+            until: now,
+            incarnation,
+            applied,
+            seen: now,
+            barred: false,
+        });
         holder.until = holder.until.max(end + margin);
-        Ok(Grant { nanos: u64::try_from(left.as_nanos()).unwrap_or(u64::MAX), must_apply: *answered })
+        Ok(Grant {
+            nanos: u64::try_from(left.as_nanos()).unwrap_or(u64::MAX),
+            must_apply: *answered,
+        })
     }
 
     /// A node says how far it has applied. Returns what need not wait any more.
     pub(crate) fn report(&mut self, node: NodeId, state: NodeState, now: Instant) -> Vec<W> {
-        let Some(leading) = &mut self.leading else { return Vec::new() };
-        let Some(holder) = leading.holders.get_mut(&node) else { return Vec::new() };
+        let Some(leading) = &mut self.leading else {
+            return Vec::new();
+        };
+        let Some(holder) = leading.holders.get_mut(&node) else {
+            return Vec::new();
+        };
         holder.hear(state, now);
         leading.settle(now)
     }
 
     /// A start of a node's process has given its lease up, for good.
-    pub(crate) fn release(&mut self, node: NodeId, incarnation: Incarnation, now: Instant) -> Vec<W> {
-        let Some(leading) = &mut self.leading else { return Vec::new() };
+    pub(crate) fn release(
+        &mut self,
+        node: NodeId,
+        incarnation: Incarnation,
+        now: Instant,
+    ) -> Vec<W> {
+        let Some(leading) = &mut self.leading else {
+            return Vec::new();
+        };
         if let Some(holder) = leading.holders.get_mut(&node)
             && holder.incarnation <= incarnation
         {
@@ -183,7 +247,13 @@ impl<W> Ledger<W> {
 
     /// Holds an answer back until `index` is applied wherever it must be. Returns what need not wait any more, or `what`
     /// itself as an error if this node no longer leads as `leader`.
-    pub(crate) fn wait(&mut self, leader: LeaderId, index: u64, what: W, now: Instant) -> Result<Vec<W>, W> {
+    pub(crate) fn wait(
+        &mut self,
+        leader: LeaderId,
+        index: u64,
+        what: W,
+        now: Instant,
+    ) -> Result<Vec<W>, W> {
         match &mut self.leading {
             Some(leading) if leading.leader == leader => {
                 leading.waiting.entry(index).or_default().push(what);
@@ -195,19 +265,29 @@ impl<W> Ledger<W> {
 
     /// Returns what need not wait any more, because leases have run out.
     pub(crate) fn expire(&mut self, now: Instant) -> Vec<W> {
-        self.leading.as_mut().map(|leading| leading.settle(now)).unwrap_or_default()
+        self.leading
+            .as_mut()
+            .map(|leading| leading.settle(now))
+            .unwrap_or_default()
     }
 
     /// When to call [`Self::expire`] next; none if nothing waits for a lease to run out.
     pub(crate) fn next_expiry(&self, now: Instant) -> Option<Instant> {
         let leading = self.leading.as_ref()?;
         let first = *leading.waiting.keys().next()?;
-        leading.holders.values().filter(|holder| holder.applied < first && holder.until > now).map(|holder| holder.until).min()
+        leading
+            .holders
+            .values()
+            .filter(|holder| holder.applied < first && holder.until > now)
+            .map(|holder| holder.until)
+            .min()
     }
 
     /// Refuses leases to a node from now on, so that it can be removed; false while it may still hold one.
     pub(crate) fn bar(&mut self, node: NodeId, now: Instant) -> bool {
-        let Some(leading) = &mut self.leading else { return false };
+        let Some(leading) = &mut self.leading else {
+            return false;
+        };
         match leading.holders.get_mut(&node) {
             Some(holder) => {
                 holder.barred = true;
@@ -219,7 +299,11 @@ impl<W> Ledger<W> {
 
     /// Takes [`Self::bar`] back.
     pub(crate) fn unbar(&mut self, node: NodeId) {
-        if let Some(holder) = self.leading.as_mut().and_then(|leading| leading.holders.get_mut(&node)) {
+        if let Some(holder) = self
+            .leading
+            .as_mut()
+            .and_then(|leading| leading.holders.get_mut(&node))
+        {
             holder.barred = false;
         }
     }
@@ -227,7 +311,12 @@ impl<W> Ledger<W> {
     /// When a node was last heard of under this leadership, or else when that began.
     pub(crate) fn seen(&self, node: NodeId) -> Option<Instant> {
         let leading = self.leading.as_ref()?;
-        Some(leading.holders.get(&node).map_or(leading.since, |holder| holder.seen))
+        Some(
+            leading
+                .holders
+                .get(&node)
+                .map_or(leading.since, |holder| holder.seen),
+        )
     }
 }
 
@@ -236,7 +325,12 @@ impl<W> Leading<W> {
         if self.waiting.is_empty() {
             return Vec::new();
         }
-        let applied = self.holders.values().filter(|holder| holder.until > now).map(|holder| holder.applied).min();
+        let applied = self
+            .holders
+            .values()
+            .filter(|holder| holder.until > now)
+            .map(|holder| holder.applied)
+            .min();
         let mut settled = Vec::new();
         while let Some(first) = self.waiting.first_entry()
             && applied.is_none_or(|applied| *first.key() <= applied)
@@ -257,14 +351,20 @@ mod tests {
     const A: NodeId = NodeId(1);
     const B: NodeId = NodeId(2);
     const NONE: Vec<u64> = Vec::new();
-    const LEADER: LeaderId = LeaderId { term: 3, node_id: NodeId(9) };
+    const LEADER: LeaderId = LeaderId {
+        term: 3,
+        node_id: NodeId(9),
+    };
 
     fn id(index: u64) -> LogId {
         LogId::new(LEADER, index)
     }
 
     fn at(applied: u64) -> NodeState {
-        NodeState { incarnation: Incarnation(1), applied }
+        NodeState {
+            incarnation: Incarnation(1),
+            applied,
+        }
     }
 
     fn ms(n: u64) -> Duration {
@@ -275,8 +375,18 @@ mod tests {
     fn leading(members: &[NodeId]) -> (Ledger<u64>, Instant) {
         let (mut ledger, now) = (Ledger::new(LEASE), Instant::now());
         ledger.lead(LEADER, members.iter().copied(), None, now);
-        ledger.applied_here(LogId::new(LeaderId { term: 2, node_id: NodeId(9) }, 9));
-        assert_eq!(ledger.leading(), None, "an entry of an earlier leader does not make it ready");
+        ledger.applied_here(LogId::new(
+            LeaderId {
+                term: 2,
+                node_id: NodeId(9),
+            },
+            9,
+        ));
+        assert_eq!(
+            ledger.leading(),
+            None,
+            "an entry of an earlier leader does not make it ready"
+        );
         ledger.applied_here(id(10));
         (ledger, now)
     }
@@ -299,7 +409,10 @@ mod tests {
         ledger.report(A, at(11), now);
         assert_eq!(ledger.wait(LEADER, 11, 11, now), Ok(NONE));
         let until = ledger.next_expiry(now).unwrap();
-        assert!(until > now + LEASE, "a lease of an earlier leader may last so long");
+        assert!(
+            until > now + LEASE,
+            "a lease of an earlier leader may last so long"
+        );
         assert_eq!(ledger.expire(until - ms(1)), NONE);
         assert_eq!(ledger.expire(until), vec![11]);
         assert_eq!(ledger.next_expiry(until), None);
@@ -311,7 +424,10 @@ mod tests {
         let late = now + LEASE * 2;
         assert!(ledger.renew(B, at(10), Some(late), true, late).is_ok());
         assert_eq!(ledger.wait(LEADER, 11, 11, late), Ok(NONE));
-        assert!(ledger.next_expiry(late).unwrap() > late + LEASE, "A's lease, which has run out, is nothing to wait for");
+        assert!(
+            ledger.next_expiry(late).unwrap() > late + LEASE,
+            "A's lease, which has run out, is nothing to wait for"
+        );
     }
 
     #[test]
@@ -319,11 +435,25 @@ mod tests {
         let (mut ledger, now) = leading(&[A]);
         ledger.report(A, at(11), now);
         assert_eq!(ledger.wait(LEADER, 11, 11, now), Ok(vec![11]));
-        let grant = ledger.renew(A, at(5), Some(now), true, now + ms(600)).unwrap();
-        assert_eq!((Duration::from_nanos(grant.nanos), grant.must_apply), (ms(1000), 11));
-        assert_eq!(ledger.renew(A, at(5), Some(now), true, now + LEASE), Err(NoGrant::NoQuorum));
-        assert_eq!(ledger.renew(A, at(5), None, true, now), Err(NoGrant::NoQuorum));
-        assert_eq!(ledger.renew(B, at(5), Some(now), false, now), Err(NoGrant::NotMember));
+        let grant = ledger
+            .renew(A, at(5), Some(now), true, now + ms(600))
+            .unwrap();
+        assert_eq!(
+            (Duration::from_nanos(grant.nanos), grant.must_apply),
+            (ms(1000), 11)
+        );
+        assert_eq!(
+            ledger.renew(A, at(5), Some(now), true, now + LEASE),
+            Err(NoGrant::NoQuorum)
+        );
+        assert_eq!(
+            ledger.renew(A, at(5), None, true, now),
+            Err(NoGrant::NoQuorum)
+        );
+        assert_eq!(
+            ledger.renew(B, at(5), Some(now), false, now),
+            Err(NoGrant::NotMember)
+        );
         assert!(ledger.renew(B, at(5), Some(now), true, now).is_ok());
         assert!(!ledger.bar(B, now + LEASE), "who got a lease is a holder");
     }
@@ -332,7 +462,11 @@ mod tests {
     fn a_lease_regained_is_waited_for_again() {
         let (mut ledger, now) = leading(&[A]);
         let late = now + LEASE * 2;
-        assert_eq!(ledger.wait(LEADER, 11, 11, late), Ok(vec![11]), "its lease has run out");
+        assert_eq!(
+            ledger.wait(LEADER, 11, 11, late),
+            Ok(vec![11]),
+            "its lease has run out"
+        );
         let grant = ledger.renew(A, at(7), Some(late), true, late).unwrap();
         assert_eq!(grant.must_apply, 11);
         assert_eq!(ledger.wait(LEADER, 12, 12, late), Ok(NONE));
@@ -343,29 +477,60 @@ mod tests {
     fn a_restarted_node_counts_as_what_it_is_now() {
         let (mut ledger, now) = leading(&[A, B]);
         assert_eq!(ledger.report(A, at(12), now), NONE);
-        let restarted = NodeState { incarnation: Incarnation(2), applied: 9 };
+        let restarted = NodeState {
+            incarnation: Incarnation(2),
+            applied: 9,
+        };
         assert!(ledger.renew(A, restarted, Some(now), true, now).is_ok());
-        assert_eq!(ledger.report(A, at(13), now), NONE, "a late word of the start before");
+        assert_eq!(
+            ledger.report(A, at(13), now),
+            NONE,
+            "a late word of the start before"
+        );
         assert_eq!(ledger.report(B, at(12), now), NONE);
         assert_eq!(ledger.wait(LEADER, 12, 12, now), Ok(NONE));
-        assert_eq!(ledger.report(A, NodeState { incarnation: Incarnation(2), applied: 12 }, now), vec![12]);
+        assert_eq!(
+            ledger.report(
+                A,
+                NodeState {
+                    incarnation: Incarnation(2),
+                    applied: 12
+                },
+                now
+            ),
+            vec![12]
+        );
     }
 
     #[test]
     fn before_its_first_entry_a_leader_grants_nothing() {
         let (mut ledger, now): (Ledger<u64>, _) = (Ledger::new(LEASE), Instant::now());
-        assert_eq!(ledger.renew(A, at(5), Some(now), true, now), Err(NoGrant::NotLeading));
+        assert_eq!(
+            ledger.renew(A, at(5), Some(now), true, now),
+            Err(NoGrant::NotLeading)
+        );
         ledger.lead(LEADER, [A], None, now);
-        assert_eq!(ledger.renew(A, at(5), Some(now), true, now), Err(NoGrant::NotLeading));
+        assert_eq!(
+            ledger.renew(A, at(5), Some(now), true, now),
+            Err(NoGrant::NotLeading)
+        );
         ledger.lead(LEADER, [A], Some(id(4)), now);
-        assert_eq!(ledger.renew(A, at(5), Some(now), true, now).map(|grant| grant.must_apply), Ok(4));
+        assert_eq!(
+            ledger
+                .renew(A, at(5), Some(now), true, now)
+                .map(|grant| grant.must_apply),
+            Ok(4)
+        );
     }
 
     #[test]
     fn who_leaves_is_first_barred_until_it_holds_nothing() {
         let (mut ledger, now) = leading(&[A]);
         assert!(!ledger.bar(A, now));
-        assert_eq!(ledger.renew(A, at(5), Some(now), true, now), Err(NoGrant::NotMember));
+        assert_eq!(
+            ledger.renew(A, at(5), Some(now), true, now),
+            Err(NoGrant::NotMember)
+        );
         assert!(ledger.bar(A, now + LEASE * 2));
         ledger.unbar(A);
         assert!(ledger.renew(A, at(5), Some(now), true, now).is_ok());
@@ -382,9 +547,16 @@ mod tests {
     fn a_new_leadership_drops_what_waited() {
         let (mut ledger, now) = leading(&[A]);
         assert_eq!(ledger.wait(LEADER, 11, 11, now), Ok(NONE));
-        let next = LeaderId { term: 5, node_id: NodeId(9) };
+        let next = LeaderId {
+            term: 5,
+            node_id: NodeId(9),
+        };
         assert_eq!(ledger.lead(next, [A], Some(id(11)), now), vec![11]);
         assert_eq!(ledger.wait(LEADER, 12, 12, now), Err(12));
-        assert_eq!(ledger.leading(), None, "it has applied nothing of its own yet");
+        assert_eq!(
+            ledger.leading(),
+            None,
+            "it has applied nothing of its own yet"
+        );
     }
 }

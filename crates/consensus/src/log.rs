@@ -17,7 +17,10 @@ use rkyv::rancor;
 use tokio::sync::oneshot;
 use warren_storage::{LogEntry, LogStore, StorageError};
 
-use crate::entry::{LogIdRecord, Malformed, VERSION, VoteRecord, decode_entry, decode_log_id, encode_entry, versioned};
+use crate::entry::{
+    LogIdRecord, Malformed, VERSION, VoteRecord, decode_entry, decode_log_id, encode_entry,
+    versioned,
+};
 use crate::raft::{Entry, LogId, Types, Vote};
 
 /// The metadata group's number in the log store.
@@ -44,13 +47,20 @@ impl Log {
     }
 
     fn read(&self, from: u64, until: u64, bytes_max: usize) -> io::Result<Vec<Entry>> {
-        let stored = self.store.read(GROUP, from + 1, until.saturating_add(1), bytes_max).map_err(io::Error::other)?;
-        stored.iter().map(|entry| decode_entry(entry.index - 1, &entry.bytes).map_err(Malformed::io)).collect()
+        let stored = self
+            .store
+            .read(GROUP, from + 1, until.saturating_add(1), bytes_max)
+            .map_err(io::Error::other)?;
+        stored
+            .iter()
+            .map(|entry| decode_entry(entry.index - 1, &entry.bytes).map_err(Malformed::io))
+            .collect()
     }
 
     async fn put(&self, name: &'static str, record: &impl Archived) -> io::Result<()> {
         let value = record.bytes().map_err(Malformed::io)?;
-        self.durable(|done| self.store.put_record(GROUP, name, value, done)).await
+        self.durable(|done| self.store.put_record(GROUP, name, value, done))
+            .await
     }
 
     /// Runs a writing call and waits until it is durable.
@@ -71,20 +81,25 @@ trait Archived {
 
 impl Archived for VoteRecord {
     fn bytes(&self) -> Result<Bytes, Malformed> {
-        let bytes = rkyv::api::high::to_bytes_in::<_, rancor::Error>(self, vec![VERSION]).map_err(|e| Malformed::new("vote", e))?;
+        let bytes = rkyv::api::high::to_bytes_in::<_, rancor::Error>(self, vec![VERSION])
+            .map_err(|e| Malformed::new("vote", e))?;
         Ok(bytes.into())
     }
 }
 
 impl Archived for LogIdRecord {
     fn bytes(&self) -> Result<Bytes, Malformed> {
-        let bytes = rkyv::api::high::to_bytes_in::<_, rancor::Error>(self, vec![VERSION]).map_err(|e| Malformed::new("log id", e))?;
+        let bytes = rkyv::api::high::to_bytes_in::<_, rancor::Error>(self, vec![VERSION])
+            .map_err(|e| Malformed::new("log id", e))?;
         Ok(bytes.into())
     }
 }
 
 impl RaftLogReader<Types> for Log {
-    async fn try_get_log_entries<RB: RangeBounds<u64> + Clone + Debug + OptionalSend>(&mut self, range: RB) -> Result<Vec<Entry>, io::Error> {
+    async fn try_get_log_entries<RB: RangeBounds<u64> + Clone + Debug + OptionalSend>(
+        &mut self,
+        range: RB,
+    ) -> Result<Vec<Entry>, io::Error> {
         let mut from = match range.start_bound() {
             Bound::Included(from) => *from,
             Bound::Excluded(before) => before + 1,
@@ -105,14 +120,25 @@ impl RaftLogReader<Types> for Log {
         Ok(entries)
     }
 
-    async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> Result<Vec<Entry>, io::Error> {
+    async fn limited_get_log_entries(
+        &mut self,
+        start: u64,
+        end: u64,
+    ) -> Result<Vec<Entry>, io::Error> {
         self.read(start, end, READ_BYTES_MAX)
     }
 
     async fn read_vote(&mut self) -> Result<Option<Vote>, io::Error> {
-        let Some(stored) = self.store.get_record(GROUP, VOTE).map_err(io::Error::other)? else { return Ok(None) };
+        let Some(stored) = self
+            .store
+            .get_record(GROUP, VOTE)
+            .map_err(io::Error::other)?
+        else {
+            return Ok(None);
+        };
         let archive = versioned(&stored, "vote").map_err(Malformed::io)?;
-        let record = rkyv::from_bytes::<VoteRecord, rancor::Error>(archive).map_err(|e| Malformed::new("vote", e).io())?;
+        let record = rkyv::from_bytes::<VoteRecord, rancor::Error>(archive)
+            .map_err(|e| Malformed::new("vote", e).io())?;
         Ok(Some(record.into()))
     }
 }
@@ -121,10 +147,15 @@ impl RaftLogStorage<Types> for Log {
     type LogReader = Self;
 
     async fn get_log_state(&mut self) -> Result<LogState<Types>, io::Error> {
-        let purged = match self.store.get_record(GROUP, PURGED).map_err(io::Error::other)? {
+        let purged = match self
+            .store
+            .get_record(GROUP, PURGED)
+            .map_err(io::Error::other)?
+        {
             Some(stored) => {
                 let archive = versioned(&stored, "log id").map_err(Malformed::io)?;
-                let record = rkyv::from_bytes::<LogIdRecord, rancor::Error>(archive).map_err(|e| Malformed::new("log id", e).io())?;
+                let record = rkyv::from_bytes::<LogIdRecord, rancor::Error>(archive)
+                    .map_err(|e| Malformed::new("log id", e).io())?;
                 Some(LogId::from(record))
             }
             None => None,
@@ -134,18 +165,32 @@ impl RaftLogStorage<Types> for Log {
         if let Some(purged) = purged
             && bounds.purged_through < purged.index + 1
         {
-            self.durable(|done| self.store.purge(GROUP, purged.index + 1, done)).await?;
+            self.durable(|done| self.store.purge(GROUP, purged.index + 1, done))
+                .await?;
         }
         let last_is_purged = purged.is_some_and(|purged| bounds.last <= purged.index + 1);
         if bounds.is_empty() || last_is_purged {
-            return Ok(LogState { last_purged_log_id: purged, last_log_id: purged });
+            return Ok(LogState {
+                last_purged_log_id: purged,
+                last_log_id: purged,
+            });
         }
-        let last = self.store.read(GROUP, bounds.last, bounds.last + 1, 1).map_err(io::Error::other)?;
+        let last = self
+            .store
+            .read(GROUP, bounds.last, bounds.last + 1, 1)
+            .map_err(io::Error::other)?;
         let Some(last) = last.first() else {
-            return Err(Malformed::new("log", format!("its last entry, {}, is missing", bounds.last - 1)).io());
+            return Err(Malformed::new(
+                "log",
+                format!("its last entry, {}, is missing", bounds.last - 1),
+            )
+            .io());
         };
         let last = decode_log_id(last.index - 1, &last.bytes).map_err(Malformed::io)?;
-        Ok(LogState { last_purged_log_id: purged, last_log_id: Some(last) })
+        Ok(LogState {
+            last_purged_log_id: purged,
+            last_log_id: Some(last),
+        })
     }
 
     async fn get_log_reader(&mut self) -> Self {
@@ -161,19 +206,34 @@ impl RaftLogStorage<Types> for Log {
         I: IntoIterator<Item = Entry> + OptionalSend,
         I::IntoIter: OptionalSend,
     {
-        let encode = |entry: Entry| Ok(LogEntry { index: entry.log_id.index + 1, bytes: encode_entry(&entry)? });
-        let entries: Vec<LogEntry> = entries.into_iter().map(encode).collect::<Result<_, Malformed>>().map_err(Malformed::io)?;
-        self.store.append(GROUP, entries, Box::new(move |result| callback.io_completed(result.map_err(io::Error::other))));
+        let encode = |entry: Entry| {
+            Ok(LogEntry {
+                index: entry.log_id.index + 1,
+                bytes: encode_entry(&entry)?,
+            })
+        };
+        let entries: Vec<LogEntry> = entries
+            .into_iter()
+            .map(encode)
+            .collect::<Result<_, Malformed>>()
+            .map_err(Malformed::io)?;
+        self.store.append(
+            GROUP,
+            entries,
+            Box::new(move |result| callback.io_completed(result.map_err(io::Error::other))),
+        );
         Ok(())
     }
 
     async fn truncate_after(&mut self, last_kept: Option<LogId>) -> Result<(), io::Error> {
         let last_kept = last_kept.map_or(0, |id| id.index + 1);
-        self.durable(|done| self.store.truncate_after(GROUP, last_kept, done)).await
+        self.durable(|done| self.store.truncate_after(GROUP, last_kept, done))
+            .await
     }
 
     async fn purge(&mut self, through: LogId) -> Result<(), io::Error> {
         self.put(PURGED, &LogIdRecord::from(through)).await?;
-        self.durable(|done| self.store.purge(GROUP, through.index + 1, done)).await
+        self.durable(|done| self.store.purge(GROUP, through.index + 1, done))
+            .await
     }
 }

@@ -28,12 +28,14 @@ use warren_model::{NodeId, Outcome};
 use warren_routing::Table;
 use warren_storage::{Scan, Space, StateStore, Write};
 
+use crate::Hooks;
 use crate::config::OpenError;
 use crate::dedup::{Dedup, KeyChange, Verdict};
-use crate::entry::{Applied, Batch, LogIdRecord, Malformed, MembershipRecord, Settled, VERSION, versioned};
+use crate::entry::{
+    Applied, Batch, LogIdRecord, Malformed, MembershipRecord, Settled, VERSION, versioned,
+};
 use crate::raft::{EntryPayload, LogId, Payload, SnapshotMeta, StoredMembership, Types};
 use crate::shared::SharedTable;
-use crate::Hooks;
 
 /// Outstanding changes that are worth a write.
 const CHANGES_MAX: usize = 512;
@@ -95,10 +97,19 @@ impl std::fmt::Debug for SnapshotData {
 
 impl Machine {
     /// Reads the state back and returns the machine with its table.
-    pub(crate) fn open(me: NodeId, state: Arc<dyn StateStore>, hooks: Arc<dyn Hooks>, observer: Observer) -> Result<Self, OpenError> {
+    pub(crate) fn open(
+        me: NodeId,
+        state: Arc<dyn StateStore>,
+        hooks: Arc<dyn Hooks>,
+        observer: Observer,
+    ) -> Result<Self, OpenError> {
         // What was written but not synced before a crash of the process alone may be visible and yet not durable.
         state.sync()?;
-        let restored = restore(state.scan(Space::Table)?.map(|record| record.map_err(OpenError::from)))?;
+        let restored = restore(
+            state
+                .scan(Space::Table)?
+                .map(|record| record.map_err(OpenError::from)),
+        )?;
         Ok(Self {
             me,
             table: Arc::new(SharedTable::new(restored.table)),
@@ -141,7 +152,10 @@ impl Machine {
         let mut position = self.position.lock();
         match payload {
             EntryPayload::Blank => self.table.write(|table| table.set_index(id.index)),
-            EntryPayload::Normal(payload) => (answer, events) = self.apply_batch(&mut position, id.index, &payload, &mut changes)?,
+            EntryPayload::Normal(payload) => {
+                (answer, events) =
+                    self.apply_batch(&mut position, id.index, &payload, &mut changes)?
+            }
             EntryPayload::Membership(membership) => {
                 self.table.write(|table| table.set_index(id.index));
                 position.membership = StoredMembership::new(Some(id), membership);
@@ -150,9 +164,13 @@ impl Machine {
             }
         }
         position.applied = Some(id);
-        position.outstanding.extend(changes.into_iter().map(into_write));
+        position
+            .outstanding
+            .extend(changes.into_iter().map(into_write));
         if position.outstanding.len() >= CHANGES_MAX {
-            position.write(&*self.state).map_err(|e| Malformed::new("write of applied state", e))?;
+            position
+                .write(&*self.state)
+                .map_err(|e| Malformed::new("write of applied state", e))?;
         }
         drop(position);
         self.hooks.applied(id.index, &events);
@@ -170,7 +188,13 @@ impl Machine {
         let mut fresh: Vec<(NodeId, u64, usize)> = Vec::new();
         let mut commands = Vec::new();
         for proposal in Batch::decode(payload)?.proposals {
-            match position.dedup.judge(proposal.node, proposal.incarnation, proposal.sequence, proposal.settled_below, changes) {
+            match position.dedup.judge(
+                proposal.node,
+                proposal.incarnation,
+                proposal.sequence,
+                proposal.settled_below,
+                changes,
+            ) {
                 Verdict::Fresh => {
                     fresh.push((proposal.node, proposal.sequence, results.len()));
                     commands.push(proposal.command);
@@ -181,19 +205,37 @@ impl Machine {
             }
         }
         let mut applied = warren_routing::Applied::default();
-        let outcomes = self.table.write(|table| table.apply(index, &commands, &mut applied));
+        let outcomes = self
+            .table
+            .write(|table| table.apply(index, &commands, &mut applied));
         if outcomes.len() != commands.len() {
-            return Err(Malformed::new("outcomes", format!("{} for {} commands at index {index}", outcomes.len(), commands.len())));
+            return Err(Malformed::new(
+                "outcomes",
+                format!(
+                    "{} for {} commands at index {index}",
+                    outcomes.len(),
+                    commands.len()
+                ),
+            ));
         }
-        let mut answers: std::collections::BTreeMap<NodeId, Vec<(u64, Outcome)>> = Default::default();
+        let mut answers: std::collections::BTreeMap<NodeId, Vec<(u64, Outcome)>> =
+            Default::default();
         for ((node, sequence, at), outcome) in fresh.into_iter().zip(outcomes) {
-            results[at] = Settled::Done { index, outcome: outcome.clone() };
+            results[at] = Settled::Done {
+                index,
+                outcome: outcome.clone(),
+            };
             answers.entry(node).or_default().push((sequence, outcome));
         }
         for (node, answers) in answers {
             position.dedup.record(node, index, answers, changes)?;
         }
-        changes.extend(applied.changes.into_iter().map(|change| ([&[TABLE][..], &change.key].concat(), change.value)));
+        changes.extend(
+            applied
+                .changes
+                .into_iter()
+                .map(|change| ([&[TABLE][..], &change.key].concat(), change.value)),
+        );
         Ok((Applied { results }, applied.events))
     }
 }
@@ -201,11 +243,15 @@ impl Machine {
 impl Position {
     /// Brings the state store up to date.
     fn write(&mut self, state: &dyn StateStore) -> io::Result<()> {
-        let Some(id) = self.applied.filter(|_| self.applied != self.written) else { return Ok(()) };
+        let Some(id) = self.applied.filter(|_| self.applied != self.written) else {
+            return Ok(());
+        };
         let value = archive_log_id(id).map_err(Malformed::io)?;
         let mut writes = std::mem::take(&mut self.outstanding);
         writes.push(Write::Put(Bytes::from_static(&[LOG_ID]), value.into()));
-        state.write(Space::Table, writes).map_err(io::Error::other)?;
+        state
+            .write(Space::Table, writes)
+            .map_err(io::Error::other)?;
         self.written = Some(id);
         Ok(())
     }
@@ -219,15 +265,19 @@ fn into_write((key, value): KeyChange) -> Write {
 }
 
 fn archive_log_id(id: LogId) -> Result<Vec<u8>, Malformed> {
-    rkyv::api::high::to_bytes_in::<_, rancor::Error>(&LogIdRecord::from(id), vec![VERSION]).map_err(|e| Malformed::new("log id", e))
+    rkyv::api::high::to_bytes_in::<_, rancor::Error>(&LogIdRecord::from(id), vec![VERSION])
+        .map_err(|e| Malformed::new("log id", e))
 }
 
 fn archive_membership(record: &MembershipRecord) -> Result<Vec<u8>, Malformed> {
-    rkyv::api::high::to_bytes_in::<_, rancor::Error>(record, vec![VERSION]).map_err(|e| Malformed::new("membership", e))
+    rkyv::api::high::to_bytes_in::<_, rancor::Error>(record, vec![VERSION])
+        .map_err(|e| Malformed::new("membership", e))
 }
 
 /// Builds table and position from stored records.
-fn restore(records: impl Iterator<Item = Result<(Bytes, Bytes), OpenError>>) -> Result<Restored, OpenError> {
+fn restore(
+    records: impl Iterator<Item = Result<(Bytes, Bytes), OpenError>>,
+) -> Result<Restored, OpenError> {
     let mut position = Position::default();
     let mut of_table = Vec::new();
     for record in records {
@@ -235,22 +285,27 @@ fn restore(records: impl Iterator<Item = Result<(Bytes, Bytes), OpenError>>) -> 
         match key.first() {
             Some(&LOG_ID) => {
                 let archive = versioned(&value, "log id")?;
-                let id = rkyv::from_bytes::<LogIdRecord, rancor::Error>(archive).map_err(|e| Malformed::new("log id", e))?;
+                let id = rkyv::from_bytes::<LogIdRecord, rancor::Error>(archive)
+                    .map_err(|e| Malformed::new("log id", e))?;
                 position.applied = Some(id.into());
             }
             Some(&MEMBERSHIP) => {
                 let archive = versioned(&value, "membership")?;
-                let record = rkyv::from_bytes::<MembershipRecord, rancor::Error>(archive).map_err(|e| Malformed::new("membership", e))?;
+                let record = rkyv::from_bytes::<MembershipRecord, rancor::Error>(archive)
+                    .map_err(|e| Malformed::new("membership", e))?;
                 position.membership = record.into_stored()?;
             }
             Some(&TABLE) => of_table.push((key[1..].to_vec(), value.to_vec())),
             Some(_) if Dedup::is_key(&key) => position.dedup.restore(&key, &value)?,
-            Some(_) | None => return Err(Malformed::new("applied state", format!("unknown key {key:?}")).into()),
+            Some(_) | None => {
+                return Err(Malformed::new("applied state", format!("unknown key {key:?}")).into());
+            }
         }
     }
     position.written = position.applied;
     let index = position.applied.map_or(0, |id| id.index);
-    let table = Table::restore(of_table.into_iter(), index).map_err(|e| OpenError::Table(e.to_string()))?;
+    let table =
+        Table::restore(of_table.into_iter(), index).map_err(|e| OpenError::Table(e.to_string()))?;
     Ok(Restored { table, position })
 }
 
@@ -285,19 +340,41 @@ impl RaftStateMachine<Types> for Machine {
     async fn get_snapshot_builder(&mut self) -> SnapshotBuilder {
         let mut position = self.position.lock();
         let written = position.write(&*self.state);
-        let meta = SnapshotMeta { last_log_id: position.applied, last_membership: position.membership.clone() };
-        SnapshotBuilder { state: Arc::clone(&self.state), written: Some(written), meta }
+        let meta = SnapshotMeta {
+            last_log_id: position.applied,
+            last_membership: position.membership.clone(),
+        };
+        SnapshotBuilder {
+            state: Arc::clone(&self.state),
+            written: Some(written),
+            meta,
+        }
     }
 
-    async fn install_snapshot(&mut self, meta: &SnapshotMeta, snapshot: SnapshotData) -> Result<(), io::Error> {
-        let SnapshotData::Received(records) = snapshot else { return Ok(()) };
+    async fn install_snapshot(
+        &mut self,
+        meta: &SnapshotMeta,
+        snapshot: SnapshotData,
+    ) -> Result<(), io::Error> {
+        let SnapshotData::Received(records) = snapshot else {
+            return Ok(());
+        };
         let restored = restore(records.iter().cloned().map(Ok)).map_err(io::Error::other)?;
         if restored.position.applied != meta.last_log_id {
-            let why = format!("it holds {:?}, not {:?}", restored.position.applied, meta.last_log_id);
+            let why = format!(
+                "it holds {:?}, not {:?}",
+                restored.position.applied, meta.last_log_id
+            );
             return Err(Malformed::new("snapshot", why).io());
         }
-        let writes = std::iter::once(Write::DeleteAll).chain(records.into_iter().map(|(key, value)| Write::Put(key, value)));
-        self.state.write(Space::Table, writes.collect()).map_err(io::Error::other)?;
+        let writes = std::iter::once(Write::DeleteAll).chain(
+            records
+                .into_iter()
+                .map(|(key, value)| Write::Put(key, value)),
+        );
+        self.state
+            .write(Space::Table, writes.collect())
+            .map_err(io::Error::other)?;
         // The log up to here is purged next.
         self.state.sync().map_err(io::Error::other)?;
         *self.position.lock() = restored.position;
@@ -309,15 +386,33 @@ impl RaftStateMachine<Types> for Machine {
         Ok(())
     }
 
-    async fn get_current_snapshot(&mut self) -> Result<Option<Snapshot<openraft::type_config::alias::CommittedLeaderIdOf<Types>, NodeId, crate::raft::Member, SnapshotData>>, io::Error> {
+    async fn get_current_snapshot(
+        &mut self,
+    ) -> Result<
+        Option<
+            Snapshot<
+                openraft::type_config::alias::CommittedLeaderIdOf<Types>,
+                NodeId,
+                crate::raft::Member,
+                SnapshotData,
+            >,
+        >,
+        io::Error,
+    > {
         let mut position = self.position.lock();
         if position.applied.is_none() {
             return Ok(None);
         }
         position.write(&*self.state)?;
         let view = self.state.scan(Space::Table).map_err(io::Error::other)?;
-        let meta = SnapshotMeta { last_log_id: position.applied, last_membership: position.membership.clone() };
-        Ok(Some(Snapshot { meta, snapshot: SnapshotData::View(view) }))
+        let meta = SnapshotMeta {
+            last_log_id: position.applied,
+            last_membership: position.membership.clone(),
+        };
+        Ok(Some(Snapshot {
+            meta,
+            snapshot: SnapshotData::View(view),
+        }))
     }
 }
 
@@ -332,9 +427,22 @@ pub(crate) struct SnapshotBuilder {
 impl RaftSnapshotBuilder<Types> for SnapshotBuilder {
     type SnapshotData = SnapshotData;
 
-    async fn build_snapshot(&mut self) -> Result<Snapshot<openraft::type_config::alias::CommittedLeaderIdOf<Types>, NodeId, crate::raft::Member, SnapshotData>, io::Error> {
+    async fn build_snapshot(
+        &mut self,
+    ) -> Result<
+        Snapshot<
+            openraft::type_config::alias::CommittedLeaderIdOf<Types>,
+            NodeId,
+            crate::raft::Member,
+            SnapshotData,
+        >,
+        io::Error,
+    > {
         self.written.take().unwrap_or(Ok(()))?;
         self.state.sync().map_err(io::Error::other)?;
-        Ok(Snapshot { meta: self.meta.clone(), snapshot: SnapshotData::Durable })
+        Ok(Snapshot {
+            meta: self.meta.clone(),
+            snapshot: SnapshotData::Durable,
+        })
     }
 }

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use warren_model::{Command, Incarnation, NodeId};
 use warren_storage::Storage;
 use warren_transport::{Frame, Hello, Lane, ReplyTo, Transport};
 
+use crate::Hooks;
 use crate::config::{Config, OpenError, ProposeError};
 use crate::leader::{Desk, SharedLedger};
 use crate::lease::Lease;
@@ -29,7 +30,6 @@ use crate::shared::SharedTable;
 use crate::snapshots::Incoming;
 use crate::status::Status;
 use crate::wire::{Answer, LeaderHint, Note, Reply, Request, Wire, WireSlot};
-use crate::Hooks;
 
 /// A node's part in the metadata group. Clones are handles of one part.
 #[derive(Clone)]
@@ -39,7 +39,12 @@ pub struct Metadata {
 
 impl fmt::Debug for Metadata {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Metadata({}, applied {})", self.core.config.name, self.core.machine.table().version())
+        write!(
+            f,
+            "Metadata({}, applied {})",
+            self.core.config.name,
+            self.core.machine.table().version()
+        )
     }
 }
 
@@ -89,7 +94,11 @@ pub(crate) const LOOK_AROUND: Duration = Duration::from_millis(100);
 impl Metadata {
     /// Restores the table from storage and prepares the node's part in the group. Nothing is sent or voted on before [`Self::start`].
     /// Must be called on the tokio runtime that its tasks are to run on.
-    pub async fn open(config: Config, storage: Arc<dyn Storage>, hooks: Arc<dyn Hooks>) -> Result<Metadata, OpenError> {
+    pub async fn open(
+        config: Config,
+        storage: Arc<dyn Storage>,
+        hooks: Arc<dyn Hooks>,
+    ) -> Result<Metadata, OpenError> {
         config.validate()?;
         let wire: Arc<WireSlot> = Arc::default();
         let leader = watch::Sender::new(None);
@@ -100,9 +109,20 @@ impl Metadata {
         lease.applied(machine.table().version(), machine.in_service());
         let log = Log::new(storage.log());
         let fresh = log.is_pristine()? && machine.applied().is_none();
-        let network = Network { wire: Arc::clone(&wire), deadline: config.heartbeat * 5 };
+        let network = Network {
+            wire: Arc::clone(&wire),
+            deadline: config.heartbeat * 5,
+        };
         let spawner = Spawner::new(config.seed ^ config.node.0);
-        let raft = spawner.scope(Raft::build(config.node, Arc::new(raft_config(&config)?), network, log, machine.clone())).await;
+        let raft = spawner
+            .scope(Raft::build(
+                config.node,
+                Arc::new(raft_config(&config)?),
+                network,
+                log,
+                machine.clone(),
+            ))
+            .await;
         let raft = raft.map_err(|error| OpenError::Raft(error.to_string()))?;
         let desk = Desk::new(Arc::clone(&ledger));
         let core = Core {
@@ -153,7 +173,11 @@ impl Metadata {
         core.start(|core| async move { core.keep_lease().await });
         core.start(|core| async move { core.ledger.run().await });
         core.start(|core| {
-            let (proposer, leaders, weak) = (Arc::clone(&core.proposer), core.leader.subscribe(), Arc::downgrade(&core));
+            let (proposer, leaders, weak) = (
+                Arc::clone(&core.proposer),
+                core.leader.subscribe(),
+                Arc::downgrade(&core),
+            );
             proposer.run(
                 leaders,
                 Box::new(move |leader, proposals, landed| {
@@ -181,11 +205,17 @@ impl Metadata {
     ///
     /// # Errors
     /// After an error the change may still be made, unless the error says otherwise.
-    pub fn propose(&self, command: Command, deadline: Duration) -> impl Future<Output = Result<Proposed, ProposeError>> + Send + use<> {
+    pub fn propose(
+        &self,
+        command: Command,
+        deadline: Duration,
+    ) -> impl Future<Output = Result<Proposed, ProposeError>> + Send + use<> {
         let mut answers = self.core.proposer.propose([command], deadline);
         let core = Arc::clone(&self.core);
         async move {
-            let Some(answer) = answers.pop() else { return Err(ProposeError::Stopped) };
+            let Some(answer) = answers.pop() else {
+                return Err(ProposeError::Stopped);
+            };
             let proposed = answer.await.unwrap_or(Err(ProposeError::Stopped))?;
             core.wait_applied(proposed.index).await;
             Ok(proposed)
@@ -205,7 +235,9 @@ impl Metadata {
     pub async fn wait_routable(&self, deadline: Duration) -> bool {
         let mut changes = self.core.lease.subscribe();
         let routable = changes.wait_for(|_| self.core.lease.is_held());
-        tokio::time::timeout(deadline, routable).await.is_ok_and(|result| result.is_ok())
+        tokio::time::timeout(deadline, routable)
+            .await
+            .is_ok_and(|result| result.is_ok())
     }
 
     /// Waits until this node's table shows at least everything that had been answered when this was called, and returns the
@@ -238,7 +270,9 @@ impl Metadata {
 
     /// Waits until the table has applied `index`; false if it has not within the deadline.
     pub async fn wait_applied(&self, index: u64, deadline: Duration) -> bool {
-        tokio::time::timeout(deadline, self.core.wait_applied(index)).await.is_ok()
+        tokio::time::timeout(deadline, self.core.wait_applied(index))
+            .await
+            .is_ok()
     }
 
     /// What can be told of the group now.
@@ -257,7 +291,9 @@ impl Metadata {
     /// Comes up again under a new incarnation, after [`Self::is_marked_down`] and when the node has ended all that belonged
     /// to the one before. It must be greater than the one before and be stored first: a later start must be greater still.
     pub fn renew_incarnation(&self, incarnation: Incarnation) {
-        self.core.incarnation.fetch_max(incarnation.0, Ordering::AcqRel);
+        self.core
+            .incarnation
+            .fetch_max(incarnation.0, Ordering::AcqRel);
         self.core.kicks[PRESENCE].notify_one();
     }
 
@@ -300,7 +336,10 @@ impl Metadata {
     /// nothing is sent, answered or stored any more.
     pub async fn shutdown(&self) {
         let core = Arc::clone(&self.core);
-        self.core.spawner.scope(async move { core.leave().await }).await;
+        self.core
+            .spawner
+            .scope(async move { core.leave().await })
+            .await;
         self.stop().await;
     }
 
@@ -319,7 +358,12 @@ impl Metadata {
         }
         core.ledger.disown(|ledger| ledger.resign());
         let raft = core.raft.clone();
-        if core.spawner.scope(async move { raft.shutdown().await }).await.is_err() {
+        if core
+            .spawner
+            .scope(async move { raft.shutdown().await })
+            .await
+            .is_err()
+        {
             tracing::warn!("the metadata group's task had failed before it was stopped");
         }
         core.wire.set(None);
@@ -349,18 +393,29 @@ impl Core {
     }
 
     /// Gives entries to openraft within the call; only if its queue is full, a task waits for room.
-    fn entry_writer(self: &Arc<Self>) -> Box<dyn Fn(Payload, LeaderId, Then<WriteResult>) + Send + Sync> {
+    fn entry_writer(
+        self: &Arc<Self>,
+    ) -> Box<dyn Fn(Payload, LeaderId, Then<WriteResult>) + Send + Sync> {
         let core = Arc::downgrade(self);
         Box::new(move |payload, leader, then| {
             // Dropping `then` unanswered tells the proposers to ask again.
             let Some(core) = core.upgrade() else { return };
             let raft = core.raft.clone();
             let mut write = Box::pin(async move {
-                if let Err(error) = raft.write(payload).with_leader(leader).responder(then).await {
+                if let Err(error) = raft
+                    .write(payload)
+                    .with_leader(leader)
+                    .responder(then)
+                    .await
+                {
                     tracing::warn!(%error, "the metadata group takes no more entries");
                 }
             });
-            if write.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+            if write
+                .as_mut()
+                .poll(&mut Context::from_waker(Waker::noop()))
+                .is_pending()
+            {
                 drop(core.spawn(write));
             }
         })
@@ -376,7 +431,11 @@ impl Core {
         }
         let mut changes = self.lease.subscribe();
         // The sender lives as long as `self`.
-        drop(changes.wait_for(|_| self.machine.table().version() >= index).await);
+        drop(
+            changes
+                .wait_for(|_| self.machine.table().version() >= index)
+                .await,
+        );
     }
 
     /// Waits until kicked, or for a while.
@@ -402,7 +461,12 @@ fn observer(
     ledger: &Arc<SharedLedger>,
     lease: &Arc<Lease>,
 ) -> Observer {
-    let (wire, leader, ledger, lease) = (Arc::clone(wire), leader.subscribe(), Arc::clone(ledger), Arc::clone(lease));
+    let (wire, leader, ledger, lease) = (
+        Arc::clone(wire),
+        leader.subscribe(),
+        Arc::clone(ledger),
+        Arc::clone(lease),
+    );
     let (me, incarnation) = (config.node, config.incarnation);
     Arc::new(move |id: LogId, in_service: bool| {
         ledger.with(|ledger| ledger.applied_here(id));
@@ -410,7 +474,12 @@ fn observer(
         // Sent from here, without waking a task in between: somebody waits for it.
         let to = (*leader.borrow()).filter(|leader| *leader != me);
         if let Some(leader) = to {
-            match (Note::Applied { incarnation, applied: id.index }).encode() {
+            match (Note::Applied {
+                incarnation,
+                applied: id.index,
+            })
+            .encode()
+            {
                 Ok(head) => wire.send(leader, Lane::Control, Frame::of_head(head)),
                 Err(error) => tracing::error!(%error, "a report cannot be encoded"),
             }
@@ -439,5 +508,6 @@ fn raft_config(config: &Config) -> Result<openraft::Config, OpenError> {
         backoff: "50ms 100ms 200ms ...500ms".into(),
         ..openraft::Config::default()
     };
-    raft.validate().map_err(|error| OpenError::Config(error.to_string()))
+    raft.validate()
+        .map_err(|error| OpenError::Config(error.to_string()))
 }

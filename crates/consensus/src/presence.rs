@@ -36,7 +36,12 @@ impl Core {
                 }
                 known_peers = peers;
             }
-            let cluster = self.machine.table().read().cluster().map(|(cluster, _)| cluster);
+            let cluster = self
+                .machine
+                .table()
+                .read()
+                .cluster()
+                .map(|(cluster, _)| cluster);
             if let Some(cluster) = cluster.filter(|_| cluster != known_cluster) {
                 if let Some(wire) = self.wire.get() {
                     wire.set_cluster(cluster);
@@ -48,7 +53,8 @@ impl Core {
                 ups.retain(|at| now - *at < FLAP_MEMORY);
                 if !ups.is_empty() {
                     let doublings = u32::try_from(ups.len() - 1).unwrap_or(u32::MAX).min(16);
-                    tokio::time::sleep((FLAP_PAUSE_MIN * 2u32.pow(doublings)).min(FLAP_PAUSE_MAX)).await;
+                    tokio::time::sleep((FLAP_PAUSE_MIN * 2u32.pow(doublings)).min(FLAP_PAUSE_MAX))
+                        .await;
                 }
                 if self.come_up(up).await {
                     ups.push_back(Instant::now());
@@ -60,18 +66,38 @@ impl Core {
 
     /// Everyone to be linked with: configured, members, and nodes of the table, whose addresses are the newest.
     fn peers(&self) -> Vec<PeerAddress> {
-        let mut peers: BTreeMap<String, String> = self.config.seeds.iter().map(|seed| (seed.name.clone(), seed.address.clone())).collect();
+        let mut peers: BTreeMap<String, String> = self
+            .config
+            .seeds
+            .iter()
+            .map(|seed| (seed.name.clone(), seed.address.clone()))
+            .collect();
         {
             let metrics = self.raft.metrics();
             let now = metrics.borrow_watched();
-            peers.extend(now.membership_config.nodes().map(|(_, member)| (member.name.clone(), member.address.clone())));
+            peers.extend(
+                now.membership_config
+                    .nodes()
+                    .map(|(_, member)| (member.name.clone(), member.address.clone())),
+            );
         }
-        peers.extend(self.machine.table().read().nodes().map(|known| (known.name.clone(), known.address.clone())));
+        peers.extend(
+            self.machine
+                .table()
+                .read()
+                .nodes()
+                .map(|known| (known.name.clone(), known.address.clone())),
+        );
         if let Some(hint) = &*self.hinted.lock() {
-            peers.entry(hint.name.clone()).or_insert_with(|| hint.address.clone());
+            peers
+                .entry(hint.name.clone())
+                .or_insert_with(|| hint.address.clone());
         }
         peers.remove(&self.config.name);
-        peers.into_iter().map(|(name, address)| PeerAddress { name, address }).collect()
+        peers
+            .into_iter()
+            .map(|(name, address)| PeerAddress { name, address })
+            .collect()
     }
 
     fn target_incarnation(&self) -> Incarnation {
@@ -81,7 +107,9 @@ impl Core {
     pub(crate) fn is_marked_down(&self) -> bool {
         let target = self.target_incarnation();
         let table = self.machine.table().read();
-        table.node(self.me()).is_some_and(|known| known.incarnation > target || (known.incarnation == target && !known.up))
+        table.node(self.me()).is_some_and(|known| {
+            known.incarnation > target || (known.incarnation == target && !known.up)
+        })
     }
 
     /// The command that brings this node up as it is now, if the table shows it otherwise and it may come up.
@@ -102,7 +130,10 @@ impl Core {
             Some(known) if known.incarnation < up.incarnation => true,
             // Marked down: its owner renews the incarnation first.
             Some(known) if known.incarnation > up.incarnation || !known.up => false,
-            Some(known) => (&known.name, &known.address, &known.amqp, &known.http) != (&up.name, &up.address, &up.amqp, &up.http),
+            Some(known) => {
+                (&known.name, &known.address, &known.amqp, &known.http)
+                    != (&up.name, &up.address, &up.amqp, &up.http)
+            }
         };
         due.then_some(up)
     }
@@ -137,9 +168,17 @@ impl Core {
         }
         self.kick_all();
         self.lease.release();
-        let is_up = self.machine.table().read().node(self.me()).is_some_and(|known| known.up);
+        let is_up = self
+            .machine
+            .table()
+            .read()
+            .node(self.me())
+            .is_some_and(|known| known.up);
         if is_up && self.leader.borrow().is_some() {
-            let down = Command::NodeDown { node: self.me(), incarnation: self.target_incarnation() };
+            let down = Command::NodeDown {
+                node: self.me(),
+                incarnation: self.target_incarnation(),
+            };
             self.propose(down, LEAVE_DEADLINE).await;
         }
         if *self.leader.borrow() == Some(self.me()) {
@@ -147,7 +186,14 @@ impl Core {
         }
         let leader = *self.leader.borrow();
         if let Some(leader) = leader.filter(|leader| *leader != self.me()) {
-            self.ask(leader, &Request::Release { incarnation: self.config.incarnation }, LEAVE_DEADLINE / 4).await;
+            self.ask(
+                leader,
+                &Request::Release {
+                    incarnation: self.config.incarnation,
+                },
+                LEAVE_DEADLINE / 4,
+            )
+            .await;
         }
     }
 
@@ -160,7 +206,10 @@ impl Core {
         let mut leaders = self.leader.subscribe();
         let me = self.me();
         let another = leaders.wait_for(|leader| leader.is_some_and(|leader| leader != me));
-        if tokio::time::timeout(self.config.election_timeout.1 * 2, another).await.is_err() {
+        if tokio::time::timeout(self.config.election_timeout.1 * 2, another)
+            .await
+            .is_err()
+        {
             tracing::warn!(node = %self.config.name, %to, "leadership was not taken over in time");
         }
     }
@@ -170,9 +219,17 @@ impl Core {
         let metrics = self.raft.metrics();
         let now = metrics.borrow_watched().clone();
         let replicated = now.replication?;
-        let heard_of = |node: NodeId| self.ledger.with(|ledger| ledger.seen(node)).is_some_and(|at| at.elapsed() < self.config.lease);
-        let candidates = now.membership_config.voter_ids().filter(|voter| *voter != self.me() && heard_of(*voter));
-        let with_log = candidates.filter_map(|voter| Some((replicated.get(&voter).copied().flatten()?.index, voter)));
+        let heard_of = |node: NodeId| {
+            self.ledger
+                .with(|ledger| ledger.seen(node))
+                .is_some_and(|at| at.elapsed() < self.config.lease)
+        };
+        let candidates = now
+            .membership_config
+            .voter_ids()
+            .filter(|voter| *voter != self.me() && heard_of(*voter));
+        let with_log = candidates
+            .filter_map(|voter| Some((replicated.get(&voter).copied().flatten()?.index, voter)));
         let (index, to) = with_log.max()?;
         // A hand-over to one that lags would leave the group without a leader for a while.
         (Some(index) == now.last_log_index).then_some(to)

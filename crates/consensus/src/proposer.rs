@@ -46,7 +46,11 @@ pub(crate) type Answer = oneshot::Receiver<Result<Proposed, ProposeError>>;
 pub(crate) type Landing = Result<Vec<Settled>, &'static str>;
 
 /// Sends a batch to a leader within the call, so that batches arrive in order as far as they arrive, and calls back once.
-pub(crate) type Send = Box<dyn Fn(NodeId, Vec<Proposal>, Box<dyn FnOnce(Landing) + std::marker::Send>) + std::marker::Send + Sync>;
+pub(crate) type Send = Box<
+    dyn Fn(NodeId, Vec<Proposal>, Box<dyn FnOnce(Landing) + std::marker::Send>)
+        + std::marker::Send
+        + Sync,
+>;
 
 /// The line of proposals.
 pub(crate) struct Proposer {
@@ -100,11 +104,21 @@ impl Proposer {
             flights: 0,
             stopped: false,
         };
-        Arc::new(Self { node, incarnation, line: Mutex::new(line), sending: Mutex::default(), wake: Notify::new() })
+        Arc::new(Self {
+            node,
+            incarnation,
+            line: Mutex::new(line),
+            sending: Mutex::default(),
+            wake: Notify::new(),
+        })
     }
 
     /// Puts commands at the end of the line, next to each other.
-    pub(crate) fn propose(self: &Arc<Self>, commands: impl IntoIterator<Item = Command>, deadline: Duration) -> Vec<Answer> {
+    pub(crate) fn propose(
+        self: &Arc<Self>,
+        commands: impl IntoIterator<Item = Command>,
+        deadline: Duration,
+    ) -> Vec<Answer> {
         let now = Instant::now();
         let mut line = self.line.lock();
         let mut answers = Vec::new();
@@ -118,7 +132,13 @@ impl Proposer {
             }
             let sequence = line.next;
             line.next += 1;
-            line.open.push_back(Open { sequence, command, proposed: now, deadline: now + deadline, answer: Some(answer) });
+            line.open.push_back(Open {
+                sequence,
+                command,
+                proposed: now,
+                deadline: now + deadline,
+                answer: Some(answer),
+            });
         }
         let is_first = line.open.len() == answers.len();
         drop(line);
@@ -144,7 +164,11 @@ impl Proposer {
     }
 
     /// Looks after the line until [`Self::stop`].
-    pub(crate) async fn run(self: Arc<Self>, mut leaders: watch::Receiver<Option<NodeId>>, send: Send) {
+    pub(crate) async fn run(
+        self: Arc<Self>,
+        mut leaders: watch::Receiver<Option<NodeId>>,
+        send: Send,
+    ) {
         self.line.lock().send = Some(Arc::new(send));
         loop {
             let now = Instant::now();
@@ -163,7 +187,8 @@ impl Proposer {
                     line.resume = None;
                 }
                 let deadlines = now + DEADLINE_STEP;
-                (!line.open.is_empty()).then(|| line.resume.map_or(deadlines, |at| at.min(deadlines)))
+                (!line.open.is_empty())
+                    .then(|| line.resume.map_or(deadlines, |at| at.min(deadlines)))
             };
             self.send_waiting();
             tokio::select! {
@@ -181,17 +206,31 @@ impl Proposer {
         loop {
             let (send, leader, round, batch) = {
                 let mut line = self.line.lock();
-                let (Some(send), Some(leader), None) = (line.send.clone(), line.leader, line.resume) else { return };
+                let (Some(send), Some(leader), None) =
+                    (line.send.clone(), line.leader, line.resume)
+                else {
+                    return;
+                };
                 if line.flights >= FLIGHTS_MAX {
                     return;
                 }
-                let Some(batch) = line.next_batch(self.node, self.incarnation) else { return };
+                let Some(batch) = line.next_batch(self.node, self.incarnation) else {
+                    return;
+                };
                 line.flights += 1;
                 (send, leader, line.round, batch)
             };
             let sequences: Vec<u64> = batch.iter().map(|proposal| proposal.sequence).collect();
-            let flight = Flight { proposer: Arc::clone(self), round, landed: false };
-            send(leader, batch, Box::new(move |landing| flight.land(&sequences, landing)));
+            let flight = Flight {
+                proposer: Arc::clone(self),
+                round,
+                landed: false,
+            };
+            send(
+                leader,
+                batch,
+                Box::new(move |landing| flight.land(&sequences, landing)),
+            );
         }
     }
 
@@ -203,7 +242,11 @@ impl Proposer {
                 return true;
             }
             let waited = open.deadline - open.proposed;
-            let error = if has_leader { ProposeError::TimedOut { waited } } else { ProposeError::NoQuorum { waited } };
+            let error = if has_leader {
+                ProposeError::TimedOut { waited }
+            } else {
+                ProposeError::NoQuorum { waited }
+            };
             if let Some(answer) = open.answer.take() {
                 drop(answer.send(Err(error)));
             }
@@ -233,7 +276,13 @@ impl Line {
             .take_while(|open| open.sequence < settled_below + WINDOW)
             .filter(|open| open.answer.is_some())
             .take(BATCH_MAX)
-            .map(|open| Proposal { node, incarnation, sequence: open.sequence, settled_below, command: open.command.clone() })
+            .map(|open| Proposal {
+                node,
+                incarnation,
+                sequence: open.sequence,
+                settled_below,
+                command: open.command.clone(),
+            })
             .collect();
         self.sent = batch.last()?.sequence + 1;
         Some(batch)
@@ -248,14 +297,22 @@ impl Line {
         let mut complete = true;
         for (sequence, settled) in sequences.iter().zip(results) {
             let at = self.open.partition_point(|open| open.sequence < *sequence);
-            let Some(open) = self.open.get_mut(at).filter(|open| open.sequence == *sequence) else { continue };
+            let Some(open) = self
+                .open
+                .get_mut(at)
+                .filter(|open| open.sequence == *sequence)
+            else {
+                continue;
+            };
             let answer = match settled {
                 Settled::Done { index, outcome } => Ok(Proposed { index, outcome }),
                 Settled::Early => {
                     complete = false;
                     continue;
                 }
-                Settled::Late => Err(ProposeError::Refused { why: "a later start of this node proposes under its identity".into() }),
+                Settled::Late => Err(ProposeError::Refused {
+                    why: "a later start of this node proposes under its identity".into(),
+                }),
             };
             if let Some(waiting) = open.answer.take() {
                 // The caller may have gone; what it proposed is done all the same.
@@ -291,7 +348,12 @@ impl Flight {
         let mut line = proposer.line.lock();
         line.flights -= 1;
         let settled = line.settle(sequences, landing);
-        let (waits, again) = (line.open.back().is_some_and(|open| open.sequence >= line.sent), !settled && self.round == line.round);
+        let (waits, again) = (
+            line.open
+                .back()
+                .is_some_and(|open| open.sequence >= line.sent),
+            !settled && self.round == line.round,
+        );
         if settled {
             line.pause = PAUSE_MIN;
         } else if again {

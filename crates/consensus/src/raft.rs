@@ -104,7 +104,10 @@ pub(crate) struct Spawner {
 
 impl Spawner {
     pub(crate) fn new(seed: u64) -> Self {
-        Self { seed, started: AtomicU64::new(0) }
+        Self {
+            seed,
+            started: AtomicU64::new(0),
+        }
     }
 
     /// Wraps a future so that openraft may be called in it.

@@ -11,7 +11,8 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::raft::{
-    AppendEntriesRequest, AppendEntriesResponse, TransferLeaderError, TransferLeaderRequest, VoteRequest, VoteResponse,
+    AppendEntriesRequest, AppendEntriesResponse, TransferLeaderError, TransferLeaderRequest,
+    VoteRequest, VoteResponse,
 };
 use tokio::time::Instant;
 use warren_model::{Incarnation, NodeId};
@@ -25,7 +26,12 @@ use crate::wire::{Answer, Candidacy, Note, Reply, Request, unpack_entries};
 
 impl Core {
     pub(crate) fn admit(&self, peer: &Hello) -> Result<(), String> {
-        let ours = self.machine.table().read().cluster().map(|(cluster, _)| cluster);
+        let ours = self
+            .machine
+            .table()
+            .read()
+            .cluster()
+            .map(|(cluster, _)| cluster);
         match (ours, peer.cluster) {
             (Some(ours), Some(theirs)) if ours != theirs => Err(format!(
                 "node '{}' belongs to cluster {theirs:032x}, node '{}' to cluster {ours:032x}: wipe the data folder of the one that is to join the other's cluster",
@@ -50,26 +56,61 @@ impl Core {
 
     pub(crate) fn message(&self, from: NodeId, lane: Lane, frame: &Frame) {
         match Note::decode(&frame.head) {
-            Ok(Note::Applied { incarnation, applied }) => {
-                self.ledger.settle(|ledger| ledger.report(from, NodeState { incarnation, applied }, Instant::now()));
+            Ok(Note::Applied {
+                incarnation,
+                applied,
+            }) => {
+                self.ledger.settle(|ledger| {
+                    ledger.report(
+                        from,
+                        NodeState {
+                            incarnation,
+                            applied,
+                        },
+                        Instant::now(),
+                    )
+                });
             }
             Err(error) => tracing::warn!(%from, ?lane, %error, "a message cannot be read"),
         }
     }
 
-    pub(crate) fn request(self: &Arc<Self>, from: NodeId, request: Request, bulk: Bytes, answer: Answer) {
+    pub(crate) fn request(
+        self: &Arc<Self>,
+        from: NodeId,
+        request: Request,
+        bulk: Bytes,
+        answer: Answer,
+    ) {
         if self.stopped.load(Ordering::Acquire) {
             // Dropping the answer tells the requester that none will come.
             return;
         }
         match request {
-            Request::Append { vote, previous, committed } => self.append(vote, previous, committed, bulk, answer),
+            Request::Append {
+                vote,
+                previous,
+                committed,
+            } => self.append(vote, previous, committed, bulk, answer),
             Request::Vote(candidacy) => self.vote(candidacy, false, answer),
             Request::PreVote(candidacy) => self.vote(candidacy, true, answer),
             Request::Transfer { from, to, last } => self.transfer(from, to, last, answer),
-            Request::Snapshot { transfer, number, end } => self.take_snapshot_part(from, transfer, number, end, bulk, answer),
+            Request::Snapshot {
+                transfer,
+                number,
+                end,
+            } => self.take_snapshot_part(from, transfer, number, end, bulk, answer),
             Request::Propose { proposals } => self.take_proposals(from, proposals, answer),
-            Request::Renew { incarnation, applied } => answer.send(&self.renew(from, NodeState { incarnation, applied })),
+            Request::Renew {
+                incarnation,
+                applied,
+            } => answer.send(&self.renew(
+                from,
+                NodeState {
+                    incarnation,
+                    applied,
+                },
+            )),
             Request::Release { incarnation } => {
                 self.release(from, incarnation);
                 answer.send(&Reply::Done);
@@ -79,12 +120,21 @@ impl Core {
             Request::Promise { names } => answer.send(&self.promise(from, &names)),
             Request::Join { name, address } => {
                 let core = Arc::clone(self);
-                drop(self.spawn(async move { answer.send(&core.admit_member(from, name, address).await) }));
+                drop(self.spawn(async move {
+                    answer.send(&core.admit_member(from, name, address).await)
+                }));
             }
         }
     }
 
-    fn append(self: &Arc<Self>, vote: VoteRecord, previous: Option<LogIdRecord>, committed: Option<LogIdRecord>, bulk: Bytes, answer: Answer) {
+    fn append(
+        self: &Arc<Self>,
+        vote: VoteRecord,
+        previous: Option<LogIdRecord>,
+        committed: Option<LogIdRecord>,
+        bulk: Bytes,
+        answer: Answer,
+    ) {
         let entries = match unpack_entries(bulk) {
             Ok(entries) => entries,
             Err(error) => return answer.send(&Reply::Failed(error.to_string())),
@@ -99,7 +149,9 @@ impl Core {
         let appended = async move {
             match raft.append_entries(request).await {
                 Ok(AppendEntriesResponse::Success) => Reply::Appended,
-                Ok(AppendEntriesResponse::PartialSuccess(id)) => Reply::AppendedUpTo(id.map(Into::into)),
+                Ok(AppendEntriesResponse::PartialSuccess(id)) => {
+                    Reply::AppendedUpTo(id.map(Into::into))
+                }
                 Ok(AppendEntriesResponse::Conflict) => Reply::Conflict,
                 Ok(AppendEntriesResponse::HigherVote(vote)) => Reply::HigherVote(vote.into()),
                 Err(error) => Reply::Failed(error.to_string()),
@@ -125,11 +177,21 @@ impl Core {
         };
         let raft = self.raft.clone();
         let reply = async move {
-            let response = if is_pre_vote { raft.pre_vote(request).await } else { raft.vote(request).await };
+            let response = if is_pre_vote {
+                raft.pre_vote(request).await
+            } else {
+                raft.vote(request).await
+            };
             match response {
-                Ok(VoteResponse { vote, vote_granted, last_log_id }) => {
-                    Reply::Vote { vote: vote.into(), granted: vote_granted, last: last_log_id.map(Into::into) }
-                }
+                Ok(VoteResponse {
+                    vote,
+                    vote_granted,
+                    last_log_id,
+                }) => Reply::Vote {
+                    vote: vote.into(),
+                    granted: vote_granted,
+                    last: last_log_id.map(Into::into),
+                },
                 Err(error) => Reply::Failed(error.to_string()),
             }
         };
@@ -143,10 +205,16 @@ impl Core {
             match raft.handle_transfer_leader(request).await {
                 Ok(Ok(())) => Reply::Transferring,
                 Ok(Err(TransferLeaderError::VoteChanged { expected, actual })) => {
-                    Reply::TransferVoteChanged { expected: expected.into(), actual: actual.into() }
+                    Reply::TransferVoteChanged {
+                        expected: expected.into(),
+                        actual: actual.into(),
+                    }
                 }
                 Ok(Err(TransferLeaderError::LogNotFlushed { expected, actual })) => {
-                    Reply::TransferNotFlushed { expected: expected.map(Into::into), actual: actual.map(Into::into) }
+                    Reply::TransferNotFlushed {
+                        expected: expected.map(Into::into),
+                        actual: actual.map(Into::into),
+                    }
                 }
                 Err(error) => Reply::Failed(error.to_string()),
             }
@@ -156,13 +224,18 @@ impl Core {
 
     fn take_proposals(self: &Arc<Self>, from: NodeId, proposals: Vec<Proposal>, answer: Answer) {
         if proposals.iter().any(|proposal| proposal.node != from) {
-            let error = Malformed::new("proposals", "they are of another node than the one that sends them");
+            let error = Malformed::new(
+                "proposals",
+                "they are of another node than the one that sends them",
+            );
             return answer.send(&Reply::Failed(error.to_string()));
         }
         let core = Arc::clone(self);
         let respond = move |results: Option<Vec<_>>| match results {
             Some(results) => answer.send(&Reply::Proposed { results }),
-            None => answer.send(&Reply::NotLeader { leader: core.leader_hint() }),
+            None => answer.send(&Reply::NotLeader {
+                leader: core.leader_hint(),
+            }),
         };
         self.desk.submit(proposals, Box::new(respond));
     }
@@ -182,44 +255,72 @@ impl Core {
         });
         match granted {
             Ok(grant) => Reply::Granted(grant),
-            Err(NoGrant::NotLeading) => Reply::NotLeader { leader: self.leader_hint() },
-            Err(NoGrant::NoQuorum) => Reply::Refused("no majority has confirmed this leader of late".into()),
+            Err(NoGrant::NotLeading) => Reply::NotLeader {
+                leader: self.leader_hint(),
+            },
+            Err(NoGrant::NoQuorum) => {
+                Reply::Refused("no majority has confirmed this leader of late".into())
+            }
             Err(NoGrant::NotMember) => Reply::NotMember,
         }
     }
 
     fn release(&self, node: NodeId, incarnation: Incarnation) {
-        self.ledger.settle(|ledger| ledger.release(node, incarnation, Instant::now()));
+        self.ledger
+            .settle(|ledger| ledger.release(node, incarnation, Instant::now()));
     }
 
     /// While this node holds its lease as leader, nothing beyond what it has answered can have been answered by another.
     fn answered_index(&self) -> Reply {
         self.grant_own();
-        let answered = self.ledger.with(|ledger| ledger.leading().and_then(|_| ledger.answered()));
+        let answered = self
+            .ledger
+            .with(|ledger| ledger.leading().and_then(|_| ledger.answered()));
         match answered {
             Some(index) if self.lease.is_held() => Reply::Index(index),
-            Some(_) | None => Reply::NotLeader { leader: self.leader_hint() },
+            Some(_) | None => Reply::NotLeader {
+                leader: self.leader_hint(),
+            },
         }
     }
 
     /// What this node tells one that belongs to no cluster.
     fn standing(&self) -> Reply {
-        let cluster = self.machine.table().read().cluster().map(|(cluster, _)| cluster);
-        Reply::Standing { cluster, fresh: self.is_fresh(), leader: self.leader_hint() }
+        let cluster = self
+            .machine
+            .table()
+            .read()
+            .cluster()
+            .map(|(cluster, _)| cluster);
+        Reply::Standing {
+            cluster,
+            fresh: self.is_fresh(),
+            leader: self.leader_hint(),
+        }
     }
 
     fn promise(&self, from: NodeId, names: &[String]) -> Reply {
         let founder = self.links.lock().get(&from).map(|hello| hello.name.clone());
         if !self.is_fresh() {
-            return Reply::Refused(format!("node '{}' has belonged to a cluster", self.config.name));
+            return Reply::Refused(format!(
+                "node '{}' has belonged to a cluster",
+                self.config.name
+            ));
         }
         if names != self.config.names() {
-            let why = format!("node '{}' is configured with the nodes {:?}, not with {names:?}: they must be the same on all nodes", self.config.name, self.config.names());
+            let why = format!(
+                "node '{}' is configured with the nodes {:?}, not with {names:?}: they must be the same on all nodes",
+                self.config.name,
+                self.config.names()
+            );
             tracing::error!(%why, "no cluster can be founded");
             return Reply::Refused(why);
         }
         if founder.as_deref() != names.first().map(String::as_str) {
-            return Reply::Refused(format!("the node with the least name, '{}', founds the cluster", names.first().map_or("", String::as_str)));
+            return Reply::Refused(format!(
+                "the node with the least name, '{}', founds the cluster",
+                names.first().map_or("", String::as_str)
+            ));
         }
         self.kicks[BOOTSTRAP].notify_one();
         Reply::Done

@@ -18,7 +18,10 @@ pub struct SharedTable {
 impl SharedTable {
     pub(crate) fn new(table: Table) -> Self {
         let version = AtomicU64::new(table.index());
-        Self { table: RwLock::new(table), version }
+        Self {
+            table: RwLock::new(table),
+            version,
+        }
     }
 
     /// The log index up to which the table is applied. It grows at entries that leave the routing as it was, too.

@@ -26,12 +26,20 @@ pub(crate) struct Incoming {
 
 impl Incoming {
     fn new(transfer: u64) -> Self {
-        Self { transfer, next: 0, records: Vec::new(), digest: blake3::Hasher::new() }
+        Self {
+            transfer,
+            next: 0,
+            records: Vec::new(),
+            digest: blake3::Hasher::new(),
+        }
     }
 
     fn take(&mut self, transfer: u64, number: u64, bulk: Bytes) -> Result<(), Malformed> {
         if (transfer, number) != (self.transfer, self.next) {
-            let why = format!("part {number} of transfer {transfer} after {} parts of transfer {}", self.next, self.transfer);
+            let why = format!(
+                "part {number} of transfer {transfer} after {} parts of transfer {}",
+                self.next, self.transfer
+            );
             return Err(Malformed::new("snapshot", why));
         }
         self.digest.update(&bulk);
@@ -41,15 +49,29 @@ impl Incoming {
 
     fn finish(self, end: SnapshotEnd) -> Result<(SnapshotMeta, Vec<(Bytes, Bytes)>), Malformed> {
         if self.digest.finalize().as_bytes() != &end.digest {
-            return Err(Malformed::new("snapshot", "its parts are not what was sent"));
+            return Err(Malformed::new(
+                "snapshot",
+                "its parts are not what was sent",
+            ));
         }
-        let meta = SnapshotMeta { last_log_id: end.last.map(LogId::from), last_membership: end.membership.into_stored()? };
+        let meta = SnapshotMeta {
+            last_log_id: end.last.map(LogId::from),
+            last_membership: end.membership.into_stored()?,
+        };
         Ok((meta, self.records))
     }
 }
 
 impl Core {
-    pub(crate) fn take_snapshot_part(self: &Arc<Self>, from: NodeId, transfer: u64, number: u64, end: Option<SnapshotEnd>, bulk: Bytes, answer: Answer) {
+    pub(crate) fn take_snapshot_part(
+        self: &Arc<Self>,
+        from: NodeId,
+        transfer: u64,
+        number: u64,
+        end: Option<SnapshotEnd>,
+        bulk: Bytes,
+        answer: Answer,
+    ) {
         let taken = {
             let mut snapshots = self.snapshots.lock();
             let mut incoming = match snapshots.remove(&from) {
@@ -80,8 +102,20 @@ impl Core {
             Ok(received) => received,
             Err(error) => return Reply::Failed(error.to_string()),
         };
-        match self.raft.install_full_snapshot(vote, Snapshot { meta, snapshot: SnapshotData::Received(records) }).await {
-            Ok(response) => Reply::Snapshot { vote: response.vote.into() },
+        match self
+            .raft
+            .install_full_snapshot(
+                vote,
+                Snapshot {
+                    meta,
+                    snapshot: SnapshotData::Received(records),
+                },
+            )
+            .await
+        {
+            Ok(response) => Reply::Snapshot {
+                vote: response.vote.into(),
+            },
             Err(error) => Reply::Failed(error.to_string()),
         }
     }
@@ -100,8 +134,17 @@ mod tests {
     }
 
     fn end(digest: blake3::Hash) -> SnapshotEnd {
-        let vote = VoteRecord { term: 1, node: NodeId(1), committed: true };
-        SnapshotEnd { vote, last: None, membership: MembershipRecord::default(), digest: *digest.as_bytes() }
+        let vote = VoteRecord {
+            term: 1,
+            node: NodeId(1),
+            committed: true,
+        };
+        SnapshotEnd {
+            vote,
+            last: None,
+            membership: MembershipRecord::default(),
+            digest: *digest.as_bytes(),
+        }
     }
 
     #[test]

@@ -55,17 +55,34 @@ impl Core {
         let metrics = self.raft.metrics();
         let now = metrics.borrow_watched().clone();
         let links: Vec<NodeId> = self.links.lock().keys().copied().collect();
-        let seen: Vec<Option<Instant>> =
-            self.ledger.with(|ledger| now.membership_config.nodes().map(|(node, _)| ledger.seen(*node)).collect());
-        let table = self.machine.table().read();
-        let members = now.membership_config.nodes().zip(seen).map(|((node, member), seen)| MemberStatus {
-            node: *node,
-            name: member.name.clone(),
-            voter: now.membership_config.voter_ids().any(|voter| voter == *node),
-            up: table.node(*node).is_some_and(|known| known.up),
-            linked: *node == self.me() || links.contains(node),
-            last_seen: seen.map(|at| if *node == self.me() { Duration::ZERO } else { at.elapsed() }),
+        let seen: Vec<Option<Instant>> = self.ledger.with(|ledger| {
+            now.membership_config
+                .nodes()
+                .map(|(node, _)| ledger.seen(*node))
+                .collect()
         });
+        let table = self.machine.table().read();
+        let members = now
+            .membership_config
+            .nodes()
+            .zip(seen)
+            .map(|((node, member), seen)| MemberStatus {
+                node: *node,
+                name: member.name.clone(),
+                voter: now
+                    .membership_config
+                    .voter_ids()
+                    .any(|voter| voter == *node),
+                up: table.node(*node).is_some_and(|known| known.up),
+                linked: *node == self.me() || links.contains(node),
+                last_seen: seen.map(|at| {
+                    if *node == self.me() {
+                        Duration::ZERO
+                    } else {
+                        at.elapsed()
+                    }
+                }),
+            });
         Status {
             node: self.me(),
             name: self.config.name.clone(),

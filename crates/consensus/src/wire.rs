@@ -14,7 +14,10 @@ use rkyv::{Archive, Deserialize, Serialize};
 use warren_model::{Incarnation, NodeId};
 use warren_transport::{Frame, Lane, PeerAddress, ReplyTo, RequestError, Transport};
 
-use crate::entry::{LogIdRecord, Malformed, MembershipRecord, Proposal, Settled, VERSION, VoteRecord, decode_entry, encode_entry, versioned};
+use crate::entry::{
+    LogIdRecord, Malformed, MembershipRecord, Proposal, Settled, VERSION, VoteRecord, decode_entry,
+    encode_entry, versioned,
+};
 use crate::raft::Entry;
 
 /// A transport, as far as this crate needs one.
@@ -22,7 +25,13 @@ pub(crate) trait Wire: Send + Sync + 'static {
     /// Queues a one-way message; it may be lost.
     fn send(&self, to: NodeId, lane: Lane, frame: Frame);
     /// Sends a request and waits for its reply.
-    fn request(&self, to: NodeId, lane: Lane, frame: Frame, deadline: Duration) -> BoxFuture<'static, Result<Frame, RequestError>>;
+    fn request(
+        &self,
+        to: NodeId,
+        lane: Lane,
+        frame: Frame,
+        deadline: Duration,
+    ) -> BoxFuture<'static, Result<Frame, RequestError>>;
     /// The nodes to be linked with.
     fn set_peers(&self, peers: Vec<PeerAddress>);
     /// The cluster that this node now belongs to.
@@ -51,7 +60,13 @@ impl WireSlot {
     }
 
     /// Sends a request, if the part is running.
-    pub(crate) fn request(&self, to: NodeId, lane: Lane, frame: Frame, deadline: Duration) -> BoxFuture<'static, Result<Frame, RequestError>> {
+    pub(crate) fn request(
+        &self,
+        to: NodeId,
+        lane: Lane,
+        frame: Frame,
+        deadline: Duration,
+    ) -> BoxFuture<'static, Result<Frame, RequestError>> {
         match self.get() {
             Some(wire) => wire.request(to, lane, frame, deadline),
             None => Box::pin(std::future::ready(Err(RequestError::Unreachable))),
@@ -66,7 +81,13 @@ impl Wire for Transport {
         }
     }
 
-    fn request(&self, to: NodeId, lane: Lane, frame: Frame, deadline: Duration) -> BoxFuture<'static, Result<Frame, RequestError>> {
+    fn request(
+        &self,
+        to: NodeId,
+        lane: Lane,
+        frame: Frame,
+        deadline: Duration,
+    ) -> BoxFuture<'static, Result<Frame, RequestError>> {
         let transport = self.clone();
         Box::pin(async move { transport.request(to, lane, frame, deadline).await })
     }
@@ -108,19 +129,34 @@ impl Answer {
 #[derive(Archive, Serialize, Deserialize, Clone, PartialEq, Debug)]
 pub(crate) enum Request {
     /// Entries or a heartbeat of a leader. Bulk: the entries.
-    Append { vote: VoteRecord, previous: Option<LogIdRecord>, committed: Option<LogIdRecord> },
+    Append {
+        vote: VoteRecord,
+        previous: Option<LogIdRecord>,
+        committed: Option<LogIdRecord>,
+    },
     /// A candidate asks for a vote.
     Vote(Candidacy),
     /// A candidate asks whether it would get a vote.
     PreVote(Candidacy),
     /// A leader hands over.
-    Transfer { from: VoteRecord, to: NodeId, last: Option<LogIdRecord> },
+    Transfer {
+        from: VoteRecord,
+        to: NodeId,
+        last: Option<LogIdRecord>,
+    },
     /// Part of a snapshot. Bulk: records. The parts of one transfer come in order, and the last one says so.
-    Snapshot { transfer: u64, number: u64, end: Option<SnapshotEnd> },
+    Snapshot {
+        transfer: u64,
+        number: u64,
+        end: Option<SnapshotEnd>,
+    },
     /// Proposals of the sending node, in order.
     Propose { proposals: Vec<Proposal> },
     /// The sending node asks for its lease to be renewed, and says how far it has applied.
-    Renew { incarnation: Incarnation, applied: u64 },
+    Renew {
+        incarnation: Incarnation,
+        applied: u64,
+    },
     /// The sending node routes no more, now and for the rest of its process: its lease need not be waited for.
     Release { incarnation: Incarnation },
     /// Up to where must be applied to see everything that is acknowledged?
@@ -165,13 +201,23 @@ pub(crate) enum Reply {
     /// A newer vote is known.
     HigherVote(VoteRecord),
     /// Answer to both kinds of candidacy.
-    Vote { vote: VoteRecord, granted: bool, last: Option<LogIdRecord> },
+    Vote {
+        vote: VoteRecord,
+        granted: bool,
+        last: Option<LogIdRecord>,
+    },
     /// The hand-over goes on.
     Transferring,
     /// The hand-over was refused, because a newer vote is known.
-    TransferVoteChanged { expected: VoteRecord, actual: VoteRecord },
+    TransferVoteChanged {
+        expected: VoteRecord,
+        actual: VoteRecord,
+    },
     /// The hand-over was refused, because entries are missing.
-    TransferNotFlushed { expected: Option<LogIdRecord>, actual: Option<LogIdRecord> },
+    TransferNotFlushed {
+        expected: Option<LogIdRecord>,
+        actual: Option<LogIdRecord>,
+    },
     /// The part was taken.
     SnapshotPart,
     /// The snapshot was judged; the vote tells whether it was installed.
@@ -189,7 +235,11 @@ pub(crate) enum Reply {
     /// Up to here.
     Index(u64),
     /// Answer to a probe.
-    Standing { cluster: Option<u128>, fresh: bool, leader: Option<LeaderHint> },
+    Standing {
+        cluster: Option<u128>,
+        fresh: bool,
+        leader: Option<LeaderHint>,
+    },
     /// The sending node is a member now.
     Joined,
     /// No, and why; for people.
@@ -217,19 +267,24 @@ pub(crate) struct LeaderHint {
 #[derive(Archive, Serialize, Deserialize, Clone, Copy, PartialEq, Debug)]
 pub(crate) enum Note {
     /// A start of the sending node's process has applied up to here.
-    Applied { incarnation: Incarnation, applied: u64 },
+    Applied {
+        incarnation: Incarnation,
+        applied: u64,
+    },
 }
 
 macro_rules! versioned_archive {
     ($type:ident, $what:literal) => {
         impl $type {
             pub(crate) fn encode(&self) -> Result<Bytes, Malformed> {
-                let bytes = rkyv::api::high::to_bytes_in::<_, rancor::Error>(self, vec![VERSION]).map_err(|e| Malformed::new($what, e))?;
+                let bytes = rkyv::api::high::to_bytes_in::<_, rancor::Error>(self, vec![VERSION])
+                    .map_err(|e| Malformed::new($what, e))?;
                 Ok(bytes.into())
             }
 
             pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
-                rkyv::from_bytes::<Self, rancor::Error>(versioned(bytes, $what)?).map_err(|e| Malformed::new($what, e))
+                rkyv::from_bytes::<Self, rancor::Error>(versioned(bytes, $what)?)
+                    .map_err(|e| Malformed::new($what, e))
             }
         }
     };
@@ -275,7 +330,10 @@ pub(crate) fn pack_record(key: &[u8], value: &[u8], bulk: &mut Vec<u8>) -> Resul
 }
 
 /// The records in a bulk, which they share.
-pub(crate) fn unpack_records(mut bulk: Bytes, records: &mut Vec<(Bytes, Bytes)>) -> Result<(), Malformed> {
+pub(crate) fn unpack_records(
+    mut bulk: Bytes,
+    records: &mut Vec<(Bytes, Bytes)>,
+) -> Result<(), Malformed> {
     while !bulk.is_empty() {
         let cut_short = || Malformed::new("records", "cut short");
         let key = bulk.try_get_u32_le().map_err(|_| cut_short())? as usize;
@@ -289,7 +347,8 @@ pub(crate) fn unpack_records(mut bulk: Bytes, records: &mut Vec<(Bytes, Bytes)>)
 }
 
 fn length(bytes: &[u8]) -> Result<u32, Malformed> {
-    u32::try_from(bytes.len()).map_err(|_| Malformed::new("bulk", format!("{} bytes in one piece", bytes.len())))
+    u32::try_from(bytes.len())
+        .map_err(|_| Malformed::new("bulk", format!("{} bytes in one piece", bytes.len())))
 }
 
 #[cfg(test)]
@@ -299,8 +358,20 @@ mod tests {
 
     #[test]
     fn heads_read_back_and_cuts_are_refused() {
-        let vote = VoteRecord { term: 3, node: NodeId(4), committed: true };
-        let request = Request::Append { vote, previous: Some(LogIdRecord { term: 1, leader: NodeId(2), index: 9 }), committed: None };
+        let vote = VoteRecord {
+            term: 3,
+            node: NodeId(4),
+            committed: true,
+        };
+        let request = Request::Append {
+            vote,
+            previous: Some(LogIdRecord {
+                term: 1,
+                leader: NodeId(2),
+                index: 9,
+            }),
+            committed: None,
+        };
         let bytes = request.encode().unwrap();
         assert_eq!(Request::decode(&bytes).unwrap(), request);
         for cut in 0..bytes.len() {
@@ -313,8 +384,23 @@ mod tests {
 
     #[test]
     fn bulks_read_back_and_cuts_are_refused() {
-        let entry = |index, payload| Entry { log_id: LogId::new(LeaderId { term: 1, node_id: NodeId(2) }, index), payload };
-        let entries = vec![entry(4, EntryPayload::Blank), entry(5, EntryPayload::Normal(Payload(Bytes::from_static(b"hare"))))];
+        let entry = |index, payload| Entry {
+            log_id: LogId::new(
+                LeaderId {
+                    term: 1,
+                    node_id: NodeId(2),
+                },
+                index,
+            ),
+            payload,
+        };
+        let entries = vec![
+            entry(4, EntryPayload::Blank),
+            entry(
+                5,
+                EntryPayload::Normal(Payload(Bytes::from_static(b"hare"))),
+            ),
+        ];
         let bulk = pack_entries(&entries).unwrap();
         let back = unpack_entries(bulk.clone()).unwrap();
         assert_eq!(format!("{back:?}"), format!("{entries:?}"));
@@ -326,9 +412,15 @@ mod tests {
         pack_record(b"key", b"value", &mut bulk).unwrap();
         let mut records = Vec::new();
         unpack_records(bulk.clone().into(), &mut records).unwrap();
-        assert_eq!(records, vec![(Bytes::from_static(b"key"), Bytes::from_static(b"value"))]);
+        assert_eq!(
+            records,
+            vec![(Bytes::from_static(b"key"), Bytes::from_static(b"value"))]
+        );
         for cut in 1..bulk.len() {
-            assert!(unpack_records(Bytes::copy_from_slice(&bulk[..cut]), &mut Vec::new()).is_err(), "cut to {cut}");
+            assert!(
+                unpack_records(Bytes::copy_from_slice(&bulk[..cut]), &mut Vec::new()).is_err(),
+                "cut to {cut}"
+            );
         }
     }
 }

@@ -17,10 +17,16 @@ async fn a_cluster_is_founded_only_when_all_are_there() {
     assert_eq!(world.at("a").status().cluster, None);
     world.start("c").await;
     world.all_routable().await;
-    let clusters: Vec<_> = world.running().map(|(_, metadata)| metadata.status().cluster.unwrap()).collect();
+    let clusters: Vec<_> = world
+        .running()
+        .map(|(_, metadata)| metadata.status().cluster.unwrap())
+        .collect();
     assert!(clusters.iter().all(|cluster| *cluster == clusters[0]));
     for (_, metadata) in world.running() {
-        let status = eventually("all are up", || Some(metadata.status()).filter(|status| status.members.iter().all(|member| member.up))).await;
+        let status = eventually("all are up", || {
+            Some(metadata.status()).filter(|status| status.members.iter().all(|member| member.up))
+        })
+        .await;
         assert_eq!(status.members.len(), 3);
         assert!(status.members.iter().all(|member| member.voter));
     }
@@ -55,7 +61,10 @@ async fn a_wiped_node_comes_back_as_another_and_founds_nothing() {
     world.start("a").await;
     assert!(!world.at("a").wait_routable(Duration::from_secs(5)).await);
     world.start("b").await;
-    assert!(!world.at("a").wait_routable(Duration::from_secs(5)).await, "one of three that remember is no majority");
+    assert!(
+        !world.at("a").wait_routable(Duration::from_secs(5)).await,
+        "one of three that remember is no majority"
+    );
     assert_eq!(world.at("a").status().cluster, None);
     world.start("c").await;
     world.all_routable().await;
@@ -63,10 +72,15 @@ async fn a_wiped_node_comes_back_as_another_and_founds_nothing() {
     assert!(has_queue(world.at("a"), "q"));
     let members = eventually("the old identity is gone", || {
         let members = world.at("b").status().members;
-        (members.len() == 3 && members.iter().all(|member| member.voter && member.up)).then_some(members)
+        (members.len() == 3 && members.iter().all(|member| member.voter && member.up))
+            .then_some(members)
     })
     .await;
-    assert!(members.iter().any(|member| member.node.0 == 11 && member.name == "a"));
+    assert!(
+        members
+            .iter()
+            .any(|member| member.node.0 == 11 && member.name == "a")
+    );
     // The new identity counts: with it and one other there is a majority.
     world.kill("c").await;
     declared(world.at("a"), "after").await;
@@ -79,14 +93,23 @@ async fn a_namesake_of_a_running_node_is_not_taken_in() {
     impostor.net = world.net.clone();
     impostor.create("b", 12, &seeds(&["a", "b", "c"]));
     impostor.start("b").await;
-    assert!(!impostor.at("b").wait_routable(Duration::from_secs(10)).await);
+    assert!(
+        !impostor
+            .at("b")
+            .wait_routable(Duration::from_secs(10))
+            .await
+    );
     assert_eq!(world.at("a").status().members.len(), 3);
     // Once the rightful one is gone for long, its name is free.
     world.kill("b").await;
     assert!(impostor.at("b").wait_routable(DEADLINE).await);
     eventually("it has replaced the other", || {
         let members = world.at("a").status().members;
-        (members.len() == 3 && members.iter().any(|member| member.node.0 == 12 && member.voter)).then_some(())
+        (members.len() == 3
+            && members
+                .iter()
+                .any(|member| member.node.0 == 12 && member.voter))
+        .then_some(())
     })
     .await;
 }
@@ -109,9 +132,18 @@ async fn nodes_of_two_clusters_refuse_each_other() {
     };
     let refusal = world.at("a").admit(&stranger).unwrap_err();
     assert!(refusal.contains("belongs to cluster"), "{refusal}");
-    let kin = warren_transport::Hello { cluster: world.at("a").status().cluster, ..stranger.clone() };
+    let kin = warren_transport::Hello {
+        cluster: world.at("a").status().cluster,
+        ..stranger.clone()
+    };
     assert_eq!(world.at("a").admit(&kin), Ok(()));
-    assert_eq!(world.at("a").admit(&warren_transport::Hello { cluster: None, ..stranger }), Ok(()));
+    assert_eq!(
+        world.at("a").admit(&warren_transport::Hello {
+            cluster: None,
+            ..stranger
+        }),
+        Ok(())
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -125,7 +157,8 @@ async fn at_most_five_nodes_vote() {
     let members = eventually("five vote", || {
         let members = world.at("a").status().members;
         let voters = members.iter().filter(|member| member.voter).count();
-        (members.len() == 7 && voters == 5 && members.iter().all(|member| member.up)).then_some(members)
+        (members.len() == 7 && voters == 5 && members.iter().all(|member| member.up))
+            .then_some(members)
     })
     .await;
     assert_eq!(members.len(), 7);

@@ -22,6 +22,9 @@ pub(crate) struct Net {
     state: Mutex<State>,
 }
 
+/// What is on its way in one direction: when it arrives, over which link.
+type Queue = mpsc::UnboundedSender<(tokio::time::Instant, u64, Delivery)>;
+
 #[derive(Default)]
 struct State {
     nodes: BTreeMap<NodeId, Peer>,
@@ -31,7 +34,7 @@ struct State {
     links: BTreeMap<(NodeId, NodeId), u64>,
     links_made: u64,
     /// One queue a direction and lane, so that each is ordered.
-    queues: BTreeMap<(NodeId, NodeId, u8), mpsc::UnboundedSender<(tokio::time::Instant, u64, Delivery)>>,
+    queues: BTreeMap<(NodeId, NodeId, u8), Queue>,
     /// Added to the latency of what this node gets.
     slow: BTreeMap<NodeId, Duration>,
 }
@@ -54,13 +57,37 @@ fn pair(a: NodeId, b: NodeId) -> (NodeId, NodeId) {
 impl Net {
     /// Adds a node that is started on the returned wire.
     pub(crate) fn wire(self: &Arc<Self>, me: NodeId) -> Arc<dyn Wire> {
-        Arc::new(End { net: Arc::clone(self), me })
+        Arc::new(End {
+            net: Arc::clone(self),
+            me,
+        })
     }
 
-    pub(crate) fn add(self: &Arc<Self>, id: NodeId, name: &str, incarnation: Incarnation, seeds: &[PeerAddress], metadata: &Metadata) {
-        let hello = Hello { cluster: None, node: id, name: name.into(), incarnation, address: format!("{name}:1"), version: 1 };
+    pub(crate) fn add(
+        self: &Arc<Self>,
+        id: NodeId,
+        name: &str,
+        incarnation: Incarnation,
+        seeds: &[PeerAddress],
+        metadata: &Metadata,
+    ) {
+        let hello = Hello {
+            cluster: None,
+            node: id,
+            name: name.into(),
+            incarnation,
+            address: format!("{name}:1"),
+            version: 1,
+        };
         let peers = seeds.iter().map(|peer| peer.name.clone()).collect();
-        self.state.lock().nodes.insert(id, Peer { hello, peers, metadata: metadata.clone() });
+        self.state.lock().nodes.insert(
+            id,
+            Peer {
+                hello,
+                peers,
+                metadata: metadata.clone(),
+            },
+        );
     }
 
     /// The node's process is gone: nobody is told.
@@ -91,7 +118,9 @@ impl Net {
 
     /// The link is noticed to be gone after a while, unless it is back by then as a newer one.
     fn lose(self: &Arc<Self>, link: (NodeId, NodeId)) {
-        let Some(number) = self.state.lock().links.get(&link).copied() else { return };
+        let Some(number) = self.state.lock().links.get(&link).copied() else {
+            return;
+        };
         let net = Arc::clone(self);
         tokio::spawn(async move {
             tokio::time::sleep(IDLE_TIMEOUT).await;
@@ -111,7 +140,14 @@ impl Net {
             for (me, other) in [link, (link.1, link.0)] {
                 if let Some(peer) = state.nodes.get(&me) {
                     let hello = state.nodes.get(&other).map(|other| other.hello.clone());
-                    let gone = Hello { cluster: None, node: other, name: String::new(), incarnation: Incarnation(0), address: String::new(), version: 1 };
+                    let gone = Hello {
+                        cluster: None,
+                        node: other,
+                        name: String::new(),
+                        incarnation: Incarnation(0),
+                        address: String::new(),
+                        version: 1,
+                    };
                     told.push((peer.metadata.clone(), hello.unwrap_or(gone)));
                 }
             }
@@ -131,9 +167,17 @@ impl Net {
                 for b in &ids[at + 1..] {
                     let link = pair(*a, *b);
                     let (left, right) = (&state.nodes[a], &state.nodes[b]);
-                    let known = left.peers.contains(&right.hello.name) || right.peers.contains(&left.hello.name);
-                    let admitted = || left.metadata.admit(&right.hello).is_ok() && right.metadata.admit(&left.hello).is_ok();
-                    if known && !state.links.contains_key(&link) && !state.cut.contains(&link) && admitted() {
+                    let known = left.peers.contains(&right.hello.name)
+                        || right.peers.contains(&left.hello.name);
+                    let admitted = || {
+                        left.metadata.admit(&right.hello).is_ok()
+                            && right.metadata.admit(&left.hello).is_ok()
+                    };
+                    if known
+                        && !state.links.contains_key(&link)
+                        && !state.cut.contains(&link)
+                        && admitted()
+                    {
                         told.push((left.metadata.clone(), right.hello.clone()));
                         told.push((right.metadata.clone(), left.hello.clone()));
                         state.links_made += 1;
@@ -150,7 +194,9 @@ impl Net {
 
     fn post(self: &Arc<Self>, from: NodeId, to: NodeId, lane: Lane, delivery: Delivery) {
         let mut state = self.state.lock();
-        let Some(link) = state.links.get(&pair(from, to)).copied() else { return };
+        let Some(link) = state.links.get(&pair(from, to)).copied() else {
+            return;
+        };
         let latency = LATENCY + state.slow.get(&to).copied().unwrap_or_default();
         let number = if lane == Lane::Raft { 0 } else { 1 };
         let net = Arc::clone(self);
@@ -164,17 +210,26 @@ impl Net {
             });
             queue
         });
-        queue.send((tokio::time::Instant::now() + latency, link, delivery)).unwrap();
+        queue
+            .send((tokio::time::Instant::now() + latency, link, delivery))
+            .unwrap();
     }
 
     fn passes(&self, from: NodeId, to: NodeId, link: u64) -> Option<Metadata> {
         let state = self.state.lock();
-        let passes = state.links.get(&pair(from, to)) == Some(&link) && !state.cut.contains(&pair(from, to));
-        state.nodes.get(&to).filter(|_| passes).map(|peer| peer.metadata.clone())
+        let passes =
+            state.links.get(&pair(from, to)) == Some(&link) && !state.cut.contains(&pair(from, to));
+        state
+            .nodes
+            .get(&to)
+            .filter(|_| passes)
+            .map(|peer| peer.metadata.clone())
     }
 
     fn deliver(self: &Arc<Self>, from: NodeId, to: NodeId, link: u64, delivery: Delivery) {
-        let Some(metadata) = self.passes(from, to, link) else { return };
+        let Some(metadata) = self.passes(from, to, link) else {
+            return;
+        };
         match delivery {
             Delivery::Message(lane, frame) => metadata.on_message(from, lane, frame),
             Delivery::Request(lane, frame, reply) => {
@@ -182,7 +237,14 @@ impl Net {
                 let runtime = tokio::runtime::Handle::current();
                 let answer = Answer::Call(Box::new(move |frame| {
                     drop(runtime.spawn(async move {
-                        let latency = LATENCY + net.state.lock().slow.get(&from).copied().unwrap_or_default();
+                        let latency = LATENCY
+                            + net
+                                .state
+                                .lock()
+                                .slow
+                                .get(&from)
+                                .copied()
+                                .unwrap_or_default();
                         tokio::time::sleep(latency).await;
                         if net.passes(to, from, link).is_some() {
                             drop(reply.send(frame));
@@ -202,10 +264,17 @@ struct End {
 
 impl Wire for End {
     fn send(&self, to: NodeId, lane: Lane, frame: Frame) {
-        self.net.post(self.me, to, lane, Delivery::Message(lane, frame));
+        self.net
+            .post(self.me, to, lane, Delivery::Message(lane, frame));
     }
 
-    fn request(&self, to: NodeId, lane: Lane, frame: Frame, deadline: Duration) -> BoxFuture<'static, Result<Frame, RequestError>> {
+    fn request(
+        &self,
+        to: NodeId,
+        lane: Lane,
+        frame: Frame,
+        deadline: Duration,
+    ) -> BoxFuture<'static, Result<Frame, RequestError>> {
         let (reply, received) = oneshot::channel();
         let link = self.net.state.lock().links.get(&pair(self.me, to)).copied();
         if link.is_none() {

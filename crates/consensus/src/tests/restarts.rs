@@ -2,11 +2,18 @@
 
 use std::time::Duration;
 
-use super::world::{World, bind, declared, eventually, has_queue, seeds, DEADLINE};
+use super::world::{DEADLINE, World, bind, declared, eventually, has_queue, seeds};
 
 #[tokio::test(start_paused = true)]
 async fn all_may_stop_and_start_in_any_order() {
-    let orders = [["a", "b", "c"], ["a", "c", "b"], ["b", "a", "c"], ["b", "c", "a"], ["c", "a", "b"], ["c", "b", "a"]];
+    let orders = [
+        ["a", "b", "c"],
+        ["a", "c", "b"],
+        ["b", "a", "c"],
+        ["b", "c", "a"],
+        ["c", "a", "b"],
+        ["c", "b", "a"],
+    ];
     let mut world = World::cluster(&["a", "b", "c"]).await;
     let cluster = world.at("a").status().cluster.unwrap();
     for (round, order) in orders.iter().enumerate() {
@@ -19,7 +26,13 @@ async fn all_may_stop_and_start_in_any_order() {
             }
         }
         world.start(order[0]).await;
-        assert!(!world.at(order[0]).wait_routable(Duration::from_secs(10)).await, "alone it must wait");
+        assert!(
+            !world
+                .at(order[0])
+                .wait_routable(Duration::from_secs(10))
+                .await,
+            "alone it must wait"
+        );
         world.start(order[1]).await;
         world.all_routable().await;
         assert!(has_queue(world.at(order[0]), &format!("q{round}")));
@@ -59,17 +72,36 @@ async fn who_lacks_purged_entries_gets_a_snapshot() {
     })
     .await;
     let leader = world.leader().await;
-    let away = world.names().into_iter().find(|name| *name != leader).unwrap();
+    let away = world
+        .names()
+        .into_iter()
+        .find(|name| *name != leader)
+        .unwrap();
     declared(world.at(&leader), "early").await;
     world.power_off(&away).await;
     for n in 0..1000 {
         declared(world.at(&leader), &format!("q{n}")).await;
-        world.at(&leader).propose(bind(&format!("q{n}"), "k"), DEADLINE).await.unwrap();
+        world
+            .at(&leader)
+            .propose(bind(&format!("q{n}"), "k"), DEADLINE)
+            .await
+            .unwrap();
     }
-    eventually("the log is purged", || world.at(&leader).status().purged_index.filter(|index| *index > 1000)).await;
+    eventually("the log is purged", || {
+        world
+            .at(&leader)
+            .status()
+            .purged_index
+            .filter(|index| *index > 1000)
+    })
+    .await;
     world.start(&away).await;
     assert!(world.at(&away).wait_routable(DEADLINE).await);
-    assert_eq!(world.nodes[&away].hooks.replaced.lock().len(), 1, "it got a snapshot");
+    assert_eq!(
+        world.nodes[&away].hooks.replaced.lock().len(),
+        1,
+        "it got a snapshot"
+    );
     assert!(has_queue(world.at(&away), "early") && has_queue(world.at(&away), "q999"));
     world.assert_equal().await;
     // What it got is durable.
@@ -82,8 +114,21 @@ async fn who_lacks_purged_entries_gets_a_snapshot() {
     world.create("d", 4, &seeds(&["a", "b", "c"]));
     world.start("d").await;
     assert!(world.at("d").wait_routable(DEADLINE).await);
-    assert_eq!(world.nodes["d"].hooks.replaced.lock().len(), 1, "it got a snapshot");
-    eventually("it votes", || world.at(&leader).status().members.iter().all(|member| member.voter && member.up).then_some(())).await;
+    assert_eq!(
+        world.nodes["d"].hooks.replaced.lock().len(),
+        1,
+        "it got a snapshot"
+    );
+    eventually("it votes", || {
+        world
+            .at(&leader)
+            .status()
+            .members
+            .iter()
+            .all(|member| member.voter && member.up)
+            .then_some(())
+    })
+    .await;
     assert_eq!(world.at(&leader).status().members.len(), 4);
     declared(world.at("d"), "of d").await;
     world.assert_equal().await;

@@ -49,7 +49,13 @@ impl Hooks for Recorder {
 }
 
 pub(crate) fn seeds(names: &[&str]) -> Vec<PeerAddress> {
-    names.iter().map(|name| PeerAddress { name: (*name).into(), address: format!("{name}:1") }).collect()
+    names
+        .iter()
+        .map(|name| PeerAddress {
+            name: (*name).into(),
+            address: format!("{name}:1"),
+        })
+        .collect()
 }
 
 fn disk() -> Disk {
@@ -71,8 +77,17 @@ impl World {
 
     pub(crate) fn adjusted(adjust: fn(&mut Config)) -> Self {
         // Shows the story with RUST_LOG=warren_consensus=debug; a second test finds it set up.
-        drop(tracing_subscriber::fmt().with_env_filter(tracing_subscriber::EnvFilter::from_default_env()).with_test_writer().try_init());
-        Self { net: Arc::default(), nodes: BTreeMap::new(), adjust }
+        drop(
+            tracing_subscriber::fmt()
+                .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+                .with_test_writer()
+                .try_init(),
+        );
+        Self {
+            net: Arc::default(),
+            nodes: BTreeMap::new(),
+            adjust,
+        }
     }
 
     /// A cluster of these nodes, all routable.
@@ -92,7 +107,14 @@ impl World {
     }
 
     pub(crate) fn create(&mut self, name: &str, id: u64, seeds: &[PeerAddress]) {
-        let node = Node { id: NodeId(id), incarnation: 0, seeds: seeds.to_vec(), disk: disk(), running: None, hooks: Arc::default() };
+        let node = Node {
+            id: NodeId(id),
+            incarnation: 0,
+            seeds: seeds.to_vec(),
+            disk: disk(),
+            running: None,
+            hooks: Arc::default(),
+        };
         self.nodes.insert(name.into(), node);
     }
 
@@ -101,13 +123,22 @@ impl World {
         node.incarnation += 1;
         node.hooks = Arc::default();
         let incarnation = Incarnation(node.incarnation);
-        let mut config = Config::new(node.id, incarnation, name, format!("{name}:1"), node.id.0 * 1000 + node.incarnation);
+        let mut config = Config::new(
+            node.id,
+            incarnation,
+            name,
+            format!("{name}:1"),
+            node.id.0 * 1000 + node.incarnation,
+        );
         config.seeds = node.seeds.clone();
         config.shards = 4;
         (self.adjust)(&mut config);
         let storage = Arc::new(node.disk.open());
-        let metadata = Metadata::open(config, storage, node.hooks.clone()).await.unwrap();
-        self.net.add(node.id, name, incarnation, &node.seeds, &metadata);
+        let metadata = Metadata::open(config, storage, node.hooks.clone())
+            .await
+            .unwrap();
+        self.net
+            .add(node.id, name, incarnation, &node.seeds, &metadata);
         metadata.start_on(self.net.wire(node.id));
         node.running = Some(metadata);
         self.net.relink();
@@ -151,12 +182,18 @@ impl World {
     }
 
     pub(crate) fn running(&self) -> impl Iterator<Item = (&String, &Metadata)> {
-        self.nodes.iter().filter_map(|(name, node)| Some((name, node.running.as_ref()?)))
+        self.nodes
+            .iter()
+            .filter_map(|(name, node)| Some((name, node.running.as_ref()?)))
     }
 
     pub(crate) async fn all_routable(&self) {
         for (name, metadata) in self.running() {
-            assert!(metadata.wait_routable(DEADLINE).await, "{name} may not route: {:?}", metadata.status());
+            assert!(
+                metadata.wait_routable(DEADLINE).await,
+                "{name} may not route: {:?}",
+                metadata.status()
+            );
         }
     }
 
@@ -164,9 +201,19 @@ impl World {
     pub(crate) async fn revive(&mut self) {
         let until = Instant::now() + DEADLINE;
         while !self.running().all(|(_, metadata)| metadata.may_route()) {
-            assert!(Instant::now() < until, "not all may route: {:?}", self.running().map(|(_, metadata)| metadata.status()).collect::<Vec<_>>());
+            assert!(
+                Instant::now() < until,
+                "not all may route: {:?}",
+                self.running()
+                    .map(|(_, metadata)| metadata.status())
+                    .collect::<Vec<_>>()
+            );
             for node in self.nodes.values_mut() {
-                if let Some(metadata) = node.running.as_ref().filter(|metadata| metadata.is_marked_down()) {
+                if let Some(metadata) = node
+                    .running
+                    .as_ref()
+                    .filter(|metadata| metadata.is_marked_down())
+                {
                     node.incarnation += 1;
                     metadata.renew_incarnation(Incarnation(node.incarnation));
                 }
@@ -177,7 +224,15 @@ impl World {
 
     pub(crate) async fn all_up(&self) {
         for (_, metadata) in self.running() {
-            eventually("all are up", || metadata.status().members.iter().all(|member| member.up).then_some(())).await;
+            eventually("all are up", || {
+                metadata
+                    .status()
+                    .members
+                    .iter()
+                    .all(|member| member.up)
+                    .then_some(())
+            })
+            .await;
         }
     }
 
@@ -190,10 +245,16 @@ impl World {
     /// The name of the node that leads, as these nodes see it.
     pub(crate) async fn leader_among(&self, names: &[String]) -> String {
         eventually("all agree on a running leader", || {
-            let leaders: Vec<_> = names.iter().map(|name| self.at(name).status().leader).collect();
+            let leaders: Vec<_> = names
+                .iter()
+                .map(|name| self.at(name).status().leader)
+                .collect();
             let first = leaders.first().copied().flatten()?;
             let name = names.iter().find(|name| self.id(name) == first)?;
-            leaders.iter().all(|leader| *leader == Some(first)).then(|| name.clone())
+            leaders
+                .iter()
+                .all(|leader| *leader == Some(first))
+                .then(|| name.clone())
         })
         .await
     }
@@ -201,12 +262,18 @@ impl World {
     /// Waits until all running nodes have applied the same, and checks that their tables are equal.
     pub(crate) async fn assert_equal(&self) {
         eventually("all have applied the same", || {
-            let mut applied: Vec<u64> = self.running().map(|(_, metadata)| metadata.table().version()).collect();
+            let mut applied: Vec<u64> = self
+                .running()
+                .map(|(_, metadata)| metadata.table().version())
+                .collect();
             applied.dedup();
             (applied.len() == 1).then_some(())
         })
         .await;
-        let mut digests: Vec<_> = self.running().map(|(_, metadata)| metadata.table().read().digest()).collect();
+        let mut digests: Vec<_> = self
+            .running()
+            .map(|(_, metadata)| metadata.table().read().digest())
+            .collect();
         digests.dedup();
         assert_eq!(digests.len(), 1, "tables differ at equal index");
     }
@@ -260,6 +327,9 @@ pub(crate) fn has_queue(metadata: &Metadata, name: &str) -> bool {
 /// Declares a queue from a node, which must succeed.
 pub(crate) async fn declared(metadata: &Metadata, name: &str) -> Proposed {
     let proposed = metadata.propose(declare(name), DEADLINE).await.unwrap();
-    assert!(matches!(proposed.outcome, Outcome::Queue { .. }), "{proposed:?}");
+    assert!(
+        matches!(proposed.outcome, Outcome::Queue { .. }),
+        "{proposed:?}"
+    );
     proposed
 }
