@@ -39,6 +39,8 @@ const COMPATIBLE_VERSION: &str = "4.3.0";
 const LINK_VERSION: u32 = 1;
 /// The alarm ends when this part of the limit is used.
 const ALARM_CLEAR: f64 = 0.9;
+/// Why connections of an incarnation that is over are closed.
+const CUT_OFF: &str = "the node was cut off from the cluster; reconnect";
 const SHUTDOWN_DEADLINE: Duration = Duration::from_secs(5);
 
 /// Why a node cannot start.
@@ -370,6 +372,9 @@ impl Node {
         if self.stopping.load(Ordering::Acquire) {
             // It has just been opened: its task will find this first.
             let _ = inbox.send(Inbox::Close("the node is shutting down".into()));
+        } else if self.resetting.load(Ordering::Acquire) {
+            // It belongs to the incarnation that is over: nothing would ever be answered to it.
+            let _ = inbox.send(Inbox::Close(CUT_OFF.into()));
         }
         SessionId {
             node: self.id,
@@ -544,7 +549,7 @@ impl Node {
     /// The cluster has counted this node out while it could not be reached: all that belonged to its incarnation is gone. Starts another.
     async fn reset(self: Arc<Self>) {
         tracing::warn!(node = %self.id, "this node was cut off and has been marked down: its connections are closed, and it comes back as a new incarnation");
-        self.broadcast(|| Inbox::Close("the node was cut off from the cluster; reconnect".into()));
+        self.broadcast(|| Inbox::Close(CUT_OFF.into()));
         let until = tokio::time::Instant::now() + SHUTDOWN_DEADLINE;
         while !self.sessions.read().is_empty() && tokio::time::Instant::now() < until {
             tokio::time::sleep(Duration::from_millis(10)).await;
