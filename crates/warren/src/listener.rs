@@ -29,8 +29,12 @@ pub fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
         .with_context(|| format!("cannot listen on {address}: is another process using that port?"))
 }
 
-/// Accepts clients until it is dropped.
+/// Accepts clients until it is dropped: from when the node routes for the first time. Before, it knows no users, or old ones; clients that
+/// connect meanwhile wait.
 pub async fn serve(node: Arc<Node>, listener: TcpListener) {
+    while !node.metadata().wait_routable(Duration::from_secs(10)).await {
+        tracing::info!("clients are not accepted yet: the node has not found a majority of its cluster");
+    }
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => {
