@@ -29,7 +29,7 @@ use warren_session::{Delivered, Session};
 /// A batch is sent before the end of the turn when it is this large.
 const BATCH_BYTES: usize = 256 * 1024;
 /// A session is not read from while so much of what it published has no outcome yet.
-pub(crate) const IN_FLIGHT_MAX: usize = 8 * 1024 * 1024;
+pub(crate) const IN_FLIGHT_MAX: usize = 1024 * 1024;
 /// Between tries to find a queue's owner after it was lost or has moved.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
 /// Positions are 48 bits; above them is the number of the consumer's attachment, so that settlements of an earlier one are known.
