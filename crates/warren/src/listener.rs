@@ -33,7 +33,9 @@ pub fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
 /// connect meanwhile wait.
 pub async fn serve(node: Arc<Node>, listener: TcpListener) {
     while !node.metadata().wait_routable(Duration::from_secs(10)).await {
-        tracing::info!("clients are not accepted yet: the node has not found a majority of its cluster");
+        tracing::info!(
+            "clients are not accepted yet: the node has not found a majority of its cluster"
+        );
     }
     loop {
         match listener.accept().await {
