@@ -48,6 +48,9 @@ impl Channel {
         m: &wire::BasicConsume<'_>,
         host: &mut impl Host,
     ) -> Result<Flow, Fault> {
+        if !host.may_look_up()? {
+            return Ok(Flow::Hold);
+        }
         let tag = match m.consumer_tag.as_str()? {
             "" => format!("amq.ctag-{}", host.unique()),
             tag if self.tags.contains_key(tag.as_bytes()) => {
@@ -125,6 +128,9 @@ impl Channel {
         m: &wire::BasicGet<'_>,
         host: &mut impl Host,
     ) -> Result<Flow, Fault> {
+        if !host.may_look_up()? {
+            return Ok(Flow::Hold);
+        }
         let queue = host.find_queue(&self.queue_name(m.queue)?)?;
         let consumer = match self.getters.get(&queue.id.0) {
             Some(&consumer) => consumer,

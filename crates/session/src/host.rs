@@ -143,6 +143,9 @@ pub trait Host {
     /// Whether the user may open the virtual host; the refusal is 530's text.
     fn open_vhost(&mut self, user: &str, vhost: &str) -> Result<(), Refusal>;
 
+    /// Whether look-ups can be trusted now: not while the node's table may lack what others were told. Then the method waits, and is refused when it has
+    /// waited for long.
+    fn may_look_up(&mut self) -> Result<bool, Refusal>;
     /// exchange.declare beforehand.
     fn check_exchange(&self, command: &DeclareExchange) -> Check;
     /// exchange.declare with passive: whether there is such an exchange.

@@ -18,6 +18,9 @@ impl Channel {
     ) -> Result<Flow, Fault> {
         let name = m.exchange.as_str()?;
         if m.passive {
+            if !host.may_look_up()? {
+                return Ok(Flow::Hold);
+            }
             host.find_exchange(name)?;
             return self.answer(core, m.no_wait, Method::ExchangeDeclareOk);
         }
@@ -255,6 +258,9 @@ impl Channel {
         host: &mut impl Host,
     ) -> Result<Flow, Fault> {
         if m.passive {
+            if !host.may_look_up()? {
+                return Ok(Flow::Hold);
+            }
             let name = self.queue_name(m.queue)?;
             let queue = host.find_queue(&name)?;
             self.last_queue = Some(name.clone());
@@ -336,6 +342,9 @@ impl Channel {
         m: &wire::QueuePurge<'_>,
         host: &mut impl Host,
     ) -> Result<Flow, Fault> {
+        if !host.may_look_up()? {
+            return Ok(Flow::Hold);
+        }
         let queue = host.find_queue(&self.queue_name(m.queue)?)?;
         self.ask(
             core,
@@ -354,6 +363,9 @@ impl Channel {
         m: &wire::QueueDelete<'_>,
         host: &mut impl Host,
     ) -> Result<Flow, Fault> {
+        if !host.may_look_up()? {
+            return Ok(Flow::Hold);
+        }
         let name = self.queue_name(m.queue)?;
         match host.find_queue(&name) {
             Ok(queue) => {

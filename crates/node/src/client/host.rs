@@ -45,6 +45,20 @@ impl Host for Client {
         Ok(())
     }
 
+    fn may_look_up(&mut self) -> Result<bool, Refusal> {
+        if self.routable {
+            return Ok(true);
+        }
+        let since = *self.unroutable_since.get_or_insert_with(Instant::now);
+        if since.elapsed() < self.node.settings().unroutable_wait {
+            return Ok(false);
+        }
+        Err(Refusal::new(
+            320,
+            "this node has lost contact with the majority of the cluster and does not know what is there; connect to another node",
+        ))
+    }
+
     fn check_exchange(&self, command: &DeclareExchange) -> Check {
         if let Err(refusal) = self.may_declare_exchange(command) {
             return Check::Refused(refusal);
