@@ -17,8 +17,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, timeout_at};
 use turmoil::net::TcpStream;
 use warren_protocol::{
-    BasicAck, BasicConsume, BasicPublish, BasicQos, BasicReject, CLASS_BASIC, ConfirmSelect, ConnectionClose, ConnectionOpen, ConnectionStartOk, ConnectionTuneOk,
-    ExchangeDeclare, ExchangeDelete, FRAME_OVERHEAD, FrameKind, Method, OwnedTable, OwnedValue, PROTOCOL_HEADER, Properties, QueueBind, QueueDeclare, QueueDelete, QueueUnbind, ShortStr, Table,
+    BasicAck, BasicConsume, BasicPublish, BasicQos, BasicReject, CLASS_BASIC, ConfirmSelect,
+    ConnectionClose, ConnectionOpen, ConnectionStartOk, ConnectionTuneOk, ExchangeDeclare,
+    ExchangeDelete, FRAME_OVERHEAD, FrameKind, Method, OwnedTable, OwnedValue, PROTOCOL_HEADER,
+    Properties, QueueBind, QueueDeclare, QueueDelete, QueueUnbind, ShortStr, Table,
     parse_content_header, parse_frame, write_content, write_heartbeat,
 };
 
@@ -120,7 +122,12 @@ struct Partial {
 }
 
 enum Head {
-    Deliver { tag: u64, redelivered: bool, exchange: String, key: String },
+    Deliver {
+        tag: u64,
+        redelivered: bool,
+        exchange: String,
+        key: String,
+    },
     Return,
 }
 
@@ -135,12 +142,18 @@ impl Client {
     ///
     /// # Errors
     /// If that does not succeed.
-    pub async fn connect(oracle: &Oracle, host: &str, node: usize, heartbeat_s: u16) -> Outcome<Self> {
+    pub async fn connect(
+        oracle: &Oracle,
+        host: &str,
+        node: usize,
+        heartbeat_s: u16,
+    ) -> Outcome<Self> {
         let since = oracle.now();
         let until = Instant::now() + CONNECT_DEADLINE;
         let opened = match timeout_at(until, TcpStream::connect((node_name(node), AMQP))).await {
             Ok(Ok(stream)) => {
-                let mut client = Self::on(stream, oracle.clone(), host.to_owned(), node, heartbeat_s);
+                let mut client =
+                    Self::on(stream, oracle.clone(), host.to_owned(), node, heartbeat_s);
                 client.open(heartbeat_s, until).await.map(|()| client)
             }
             Ok(Err(error)) => Err(Failure::Lost(error.to_string())),
@@ -175,10 +188,36 @@ impl Client {
         let response = b"\0guest\0guest";
         let properties = capabilities();
         let client_properties = Table::parse(&properties).unwrap_or_default();
-        self.send(0, ConnectionStartOk { client_properties, mechanism: short("PLAIN"), response, locale: short("en_US") }, until).await?;
+        self.send(
+            0,
+            ConnectionStartOk {
+                client_properties,
+                mechanism: short("PLAIN"),
+                response,
+                locale: short("en_US"),
+            },
+            until,
+        )
+        .await?;
         self.wait_for("connection.tune", until).await?;
-        self.send(0, ConnectionTuneOk { channel_max: 10, frame_max: FRAME_MAX, heartbeat }, until).await?;
-        self.send(0, ConnectionOpen { virtual_host: short("/") }, until).await?;
+        self.send(
+            0,
+            ConnectionTuneOk {
+                channel_max: 10,
+                frame_max: FRAME_MAX,
+                heartbeat,
+            },
+            until,
+        )
+        .await?;
+        self.send(
+            0,
+            ConnectionOpen {
+                virtual_host: short("/"),
+            },
+            until,
+        )
+        .await?;
         self.wait_for("connection.open-ok", until).await?;
         self.send(CHANNEL, Method::ChannelOpen, until).await?;
         self.wait_for("channel.open-ok", until).await.map(drop)
@@ -198,66 +237,152 @@ impl Client {
 
     /// Declares an exchange.
     pub async fn declare_exchange(&mut self, name: &str, kind: &str, durable: bool) -> Outcome<()> {
-        let declare = ExchangeDeclare { exchange: short(name), kind: short(kind), durable, ..ExchangeDeclare::default() };
+        let declare = ExchangeDeclare {
+            exchange: short(name),
+            kind: short(kind),
+            durable,
+            ..ExchangeDeclare::default()
+        };
         self.call(declare, "exchange.declare-ok").await
     }
 
     /// Deletes an exchange.
     pub async fn delete_exchange(&mut self, name: &str) -> Outcome<()> {
-        self.call(ExchangeDelete { exchange: short(name), ..ExchangeDelete::default() }, "exchange.delete-ok").await
+        self.call(
+            ExchangeDelete {
+                exchange: short(name),
+                ..ExchangeDelete::default()
+            },
+            "exchange.delete-ok",
+        )
+        .await
     }
 
     /// Declares a queue.
-    pub async fn declare_queue(&mut self, name: &str, durable: bool, exclusive: bool) -> Outcome<()> {
-        let declare = QueueDeclare { queue: short(name), durable, exclusive, ..QueueDeclare::default() };
+    pub async fn declare_queue(
+        &mut self,
+        name: &str,
+        durable: bool,
+        exclusive: bool,
+    ) -> Outcome<()> {
+        let declare = QueueDeclare {
+            queue: short(name),
+            durable,
+            exclusive,
+            ..QueueDeclare::default()
+        };
         self.call(declare, "queue.declare-ok").await
     }
 
     /// Deletes a queue.
     pub async fn delete_queue(&mut self, name: &str) -> Outcome<()> {
-        self.call(QueueDelete { queue: short(name), ..QueueDelete::default() }, "queue.delete-ok").await
+        self.call(
+            QueueDelete {
+                queue: short(name),
+                ..QueueDelete::default()
+            },
+            "queue.delete-ok",
+        )
+        .await
     }
 
     /// Binds a queue.
     pub async fn bind(&mut self, queue: &str, exchange: &str, key: &str) -> Outcome<()> {
         self.oracle.state().messages.bound(queue, exchange, key);
-        self.call(QueueBind { queue: short(queue), exchange: short(exchange), routing_key: short(key), ..QueueBind::default() }, "queue.bind-ok").await
+        self.call(
+            QueueBind {
+                queue: short(queue),
+                exchange: short(exchange),
+                routing_key: short(key),
+                ..QueueBind::default()
+            },
+            "queue.bind-ok",
+        )
+        .await
     }
 
     /// Unbinds a queue.
     pub async fn unbind(&mut self, queue: &str, exchange: &str, key: &str) -> Outcome<()> {
-        let unbind = QueueUnbind { queue: short(queue), exchange: short(exchange), routing_key: short(key), ..QueueUnbind::default() };
+        let unbind = QueueUnbind {
+            queue: short(queue),
+            exchange: short(exchange),
+            routing_key: short(key),
+            ..QueueUnbind::default()
+        };
         self.call(unbind, "queue.unbind-ok").await
     }
 
     /// Asks for confirms on this channel.
     pub async fn confirm(&mut self) -> Outcome<()> {
-        self.call(ConfirmSelect::default(), "confirm.select-ok").await?;
+        self.call(ConfirmSelect::default(), "confirm.select-ok")
+            .await?;
         self.confirming = true;
         Ok(())
     }
 
     /// Consumes from a queue with so many messages unacknowledged at most (0: any number).
     pub async fn consume(&mut self, queue: &str, prefetch_count: u16) -> Outcome<()> {
-        self.call(BasicQos { prefetch_count, ..BasicQos::default() }, "basic.qos-ok").await?;
-        self.call(BasicConsume { queue: short(queue), ..BasicConsume::default() }, "basic.consume-ok").await
+        self.call(
+            BasicQos {
+                prefetch_count,
+                ..BasicQos::default()
+            },
+            "basic.qos-ok",
+        )
+        .await?;
+        self.call(
+            BasicConsume {
+                queue: short(queue),
+                ..BasicConsume::default()
+            },
+            "basic.consume-ok",
+        )
+        .await
     }
 
     /// Publishes the next message.
-    pub async fn publish(&mut self, exchange: &str, key: &str, mandatory: bool) -> Outcome<MessageId> {
+    pub async fn publish(
+        &mut self,
+        exchange: &str,
+        key: &str,
+        mandatory: bool,
+    ) -> Outcome<MessageId> {
         self.published += 1;
-        let id = MessageId { publisher: self.publisher, number: self.published };
-        self.oracle.state().messages.published(id, exchange, key, self.oracle.now());
+        let id = MessageId {
+            publisher: self.publisher,
+            number: self.published,
+        };
+        self.oracle
+            .state()
+            .messages
+            .published(id, exchange, key, self.oracle.now());
         self.oracle.count_operation();
         if self.confirming {
             self.tags += 1;
             self.unconfirmed.insert(self.tags, id);
         }
         let mut properties = Vec::new();
-        Properties { delivery_mode: Some(2), ..Properties::default() }.encode(&mut properties);
+        Properties {
+            delivery_mode: Some(2),
+            ..Properties::default()
+        }
+        .encode(&mut properties);
         let mut bytes = Vec::new();
-        Method::from(BasicPublish { exchange: short(exchange), routing_key: short(key), mandatory, immediate: false }).write(CHANNEL, &mut bytes);
-        write_content(&mut bytes, CHANNEL, FRAME_MAX, CLASS_BASIC, &properties, &id.body());
+        Method::from(BasicPublish {
+            exchange: short(exchange),
+            routing_key: short(key),
+            mandatory,
+            immediate: false,
+        })
+        .write(CHANNEL, &mut bytes);
+        write_content(
+            &mut bytes,
+            CHANNEL,
+            FRAME_MAX,
+            CLASS_BASIC,
+            &properties,
+            &id.body(),
+        );
         let since = self.oracle.now();
         let written = self.write(&bytes, Instant::now() + DEADLINE).await;
         self.checked("publish", since, written)?;
@@ -278,12 +403,26 @@ impl Client {
 
     /// Acknowledges a delivery, and all before it if asked for.
     pub async fn ack(&mut self, delivery_tag: u64, multiple: bool) -> Outcome<()> {
-        self.tell(BasicAck { delivery_tag, multiple }, "ack").await
+        self.tell(
+            BasicAck {
+                delivery_tag,
+                multiple,
+            },
+            "ack",
+        )
+        .await
     }
 
     /// Puts a delivery back.
     pub async fn requeue(&mut self, delivery_tag: u64) -> Outcome<()> {
-        self.tell(BasicReject { delivery_tag, requeue: true }, "reject").await
+        self.tell(
+            BasicReject {
+                delivery_tag,
+                requeue: true,
+            },
+            "reject",
+        )
+        .await
     }
 
     /// Publishes a message and waits for what becomes of it: returned or not, confirmed or not.
@@ -293,7 +432,10 @@ impl Client {
         let until = Instant::now() + DEADLINE;
         let mut returned = false;
         loop {
-            match self.next_event(until.saturating_duration_since(Instant::now())).await? {
+            match self
+                .next_event(until.saturating_duration_since(Instant::now()))
+                .await?
+            {
                 Some(Event::Returned(what)) if what == id => returned = true,
                 Some(Event::Confirmed(ids, ok)) if ids.contains(&id) => return Ok((returned, ok)),
                 Some(_) => {}
@@ -330,7 +472,12 @@ impl Client {
     pub async fn close(mut self) -> Outcome<()> {
         let since = self.oracle.now();
         let until = Instant::now() + DEADLINE;
-        let close = ConnectionClose { reply_code: 200, reply_text: short("done"), class_id: 0, method_id: 0 };
+        let close = ConnectionClose {
+            reply_code: 200,
+            reply_text: short("done"),
+            class_id: 0,
+            method_id: 0,
+        };
         let sent = self.send(0, close, until).await;
         let closed = match sent {
             Ok(()) => loop {
@@ -347,11 +494,18 @@ impl Client {
     }
 
     /// Sends a method and waits for its answer.
-    async fn call<'m>(&mut self, method: impl Into<Method<'m>>, expected: &'static str) -> Outcome<()> {
+    async fn call<'m>(
+        &mut self,
+        method: impl Into<Method<'m>>,
+        expected: &'static str,
+    ) -> Outcome<()> {
         let method = method.into();
         let since = self.oracle.now();
         self.oracle.count_operation();
-        self.oracle.trace(&self.host, format_args!("asks {}: {method:?}", node_name(self.node)));
+        self.oracle.trace(
+            &self.host,
+            format_args!("asks {}: {method:?}", node_name(self.node)),
+        );
         let until = Instant::now() + DEADLINE;
         let answered = match self.send(CHANNEL, method, until).await {
             Ok(()) => self.wait_for(expected, until).await.map(drop),
@@ -359,7 +513,10 @@ impl Client {
         };
         let answered = self.checked(expected, since, answered);
         if answered.is_ok() {
-            self.oracle.trace(&self.host, format_args!("got {expected} from {}", node_name(self.node)));
+            self.oracle.trace(
+                &self.host,
+                format_args!("got {expected} from {}", node_name(self.node)),
+            );
         }
         self.reopened(answered).await
     }
@@ -389,7 +546,12 @@ impl Client {
         result
     }
 
-    async fn send<'m>(&mut self, channel: u16, method: impl Into<Method<'m>>, until: Instant) -> Outcome<()> {
+    async fn send<'m>(
+        &mut self,
+        channel: u16,
+        method: impl Into<Method<'m>>,
+        until: Instant,
+    ) -> Outcome<()> {
         let mut bytes = Vec::new();
         method.into().write(channel, &mut bytes);
         self.write(&bytes, until).await
@@ -417,7 +579,12 @@ impl Client {
     }
 
     fn surprised(&self, payload: &[u8], expected: &str) {
-        let what = format!("{} got {} from {} instead of {expected}", self.host, name(payload), node_name(self.node));
+        let what = format!(
+            "{} got {} from {} instead of {expected}",
+            self.host,
+            name(payload),
+            node_name(self.node)
+        );
         self.oracle.violated("no-internal-error", what);
     }
 
@@ -437,13 +604,31 @@ impl Client {
     async fn method(&mut self, payload: Vec<u8>, until: Instant) -> Outcome<Option<Vec<u8>>> {
         let method = Method::decode(&payload).map_err(|error| self.garbled(error))?;
         let text = |text: &ShortStr<'_>| text.to_string_lossy().into_owned();
-        #[expect(clippy::wildcard_enum_match_arm, reason = "all that is not spontaneous is an answer")]
+        #[expect(
+            clippy::wildcard_enum_match_arm,
+            reason = "all that is not spontaneous is an answer"
+        )]
         match &method {
             Method::BasicDeliver(m) => {
-                let head = Head::Deliver { tag: m.delivery_tag, redelivered: m.redelivered, exchange: text(&m.exchange), key: text(&m.routing_key) };
-                self.partial = Some(Partial { head, size: None, body: Vec::new() });
+                let head = Head::Deliver {
+                    tag: m.delivery_tag,
+                    redelivered: m.redelivered,
+                    exchange: text(&m.exchange),
+                    key: text(&m.routing_key),
+                };
+                self.partial = Some(Partial {
+                    head,
+                    size: None,
+                    body: Vec::new(),
+                });
             }
-            Method::BasicReturn(_) => self.partial = Some(Partial { head: Head::Return, size: None, body: Vec::new() }),
+            Method::BasicReturn(_) => {
+                self.partial = Some(Partial {
+                    head: Head::Return,
+                    size: None,
+                    body: Vec::new(),
+                })
+            }
             Method::BasicAck(m) => self.confirmed(m.delivery_tag, m.multiple, true),
             Method::BasicNack(m) => self.confirmed(m.delivery_tag, m.multiple, false),
             Method::BasicCancel(_) => self.events.push_back(Event::Cancelled),
@@ -464,25 +649,48 @@ impl Client {
     }
 
     fn content(&mut self, kind: FrameKind, payload: &[u8]) -> Outcome<()> {
-        let Some(partial) = &mut self.partial else { return Err(self.garbled("content without a method")) };
+        let Some(partial) = &mut self.partial else {
+            return Err(self.garbled("content without a method"));
+        };
         if kind == FrameKind::Body {
             partial.body.extend_from_slice(payload);
         } else {
             match parse_content_header(payload) {
-                Ok(header) => partial.size = Some(usize::try_from(header.body_size).unwrap_or(usize::MAX)),
+                Ok(header) => {
+                    partial.size = Some(usize::try_from(header.body_size).unwrap_or(usize::MAX))
+                }
                 Err(error) => return Err(self.garbled(error)),
             }
         }
         if partial.size != Some(partial.body.len()) {
             return Ok(());
         }
-        let Some(Partial { head, body, .. }) = self.partial.take() else { return Ok(()) };
+        let Some(Partial { head, body, .. }) = self.partial.take() else {
+            return Ok(());
+        };
         let event = match head {
-            Head::Deliver { tag, redelivered, exchange, key } => Event::Delivered(Incoming { tag, redelivered, exchange, key, body }),
-            Head::Return => match MessageId::read(&body).filter(|id| id.publisher == self.publisher) {
-                Some(id) => Event::Returned(id),
-                None => return Err(self.garbled("a message was returned that was not published here")),
-            },
+            Head::Deliver {
+                tag,
+                redelivered,
+                exchange,
+                key,
+            } => Event::Delivered(Incoming {
+                tag,
+                redelivered,
+                exchange,
+                key,
+                body,
+            }),
+            Head::Return => {
+                match MessageId::read(&body).filter(|id| id.publisher == self.publisher) {
+                    Some(id) => Event::Returned(id),
+                    None => {
+                        return Err(
+                            self.garbled("a message was returned that was not published here")
+                        );
+                    }
+                }
+            }
         };
         self.events.push_back(event);
         Ok(())
@@ -491,19 +699,29 @@ impl Client {
     fn confirmed(&mut self, tag: u64, multiple: bool, ok: bool) {
         let ids: Vec<MessageId> = if multiple {
             let after = self.unconfirmed.split_off(&(tag + 1));
-            std::mem::replace(&mut self.unconfirmed, after).into_values().collect()
+            std::mem::replace(&mut self.unconfirmed, after)
+                .into_values()
+                .collect()
         } else {
             self.unconfirmed.remove(&tag).into_iter().collect()
         };
         if ids.is_empty() {
-            let what = format!("{} got a confirm of publish {tag} from {}, which was not waiting for one", self.host, node_name(self.node));
+            let what = format!(
+                "{} got a confirm of publish {tag} from {}, which was not waiting for one",
+                self.host,
+                node_name(self.node)
+            );
             self.oracle.violated("no-internal-error", what);
         }
         self.events.push_back(Event::Confirmed(ids, ok));
     }
 
     fn garbled(&self, what: impl fmt::Display) -> Failure {
-        let what = format!("{} cannot read what {} sends: {what}", self.host, node_name(self.node));
+        let what = format!(
+            "{} cannot read what {} sends: {what}",
+            self.host,
+            node_name(self.node)
+        );
         self.oracle.violated("no-internal-error", &what);
         Failure::Lost(what)
     }
@@ -520,7 +738,11 @@ impl Client {
                 Ok(None) => {}
             }
             let beat = self.last_write + self.heartbeat / 2;
-            let wake = if self.heartbeat.is_zero() { until } else { beat.min(until) };
+            let wake = if self.heartbeat.is_zero() {
+                until
+            } else {
+                beat.min(until)
+            };
             match timeout_at(wake, self.stream.read_buf(&mut self.incoming)).await {
                 Ok(Ok(0)) => return Err(Failure::Lost("closed by the node".into())),
                 Ok(Ok(_)) => {}
@@ -537,7 +759,8 @@ impl Client {
 
     /// Judges a failure, if it is one.
     fn checked<T>(&self, what: &str, since: Duration, result: Outcome<T>) -> Outcome<T> {
-        result.inspect_err(|failure| judge(&self.oracle, &self.host, self.node, what, since, failure))
+        result
+            .inspect_err(|failure| judge(&self.oracle, &self.host, self.node, what, since, failure))
     }
 }
 
@@ -560,10 +783,16 @@ fn judge(oracle: &Oracle, host: &str, node: usize, what: &str, since: Duration, 
     oracle.note(host, format_args!("{what} at {whom}: {failure}"));
     match failure {
         Failure::TimedOut if oracle.was_there_since(node, since) => {
-            oracle.violated("no-hang", format_args!("{host} asked {whom} at {since:?} ({what}) and got no answer"));
+            oracle.violated(
+                "no-hang",
+                format_args!("{host} asked {whom} at {since:?} ({what}) and got no answer"),
+            );
         }
         Failure::ConnectionClosed(code @ (501..=505 | 541), text) => {
-            oracle.violated("no-internal-error", format_args!("{host} was told by {whom}: {code} {text} ({what})"));
+            oracle.violated(
+                "no-internal-error",
+                format_args!("{host} was told by {whom}: {code} {text} ({what})"),
+            );
         }
         Failure::ChannelClosed(..) => {}
         Failure::TimedOut | Failure::Lost(_) | Failure::ConnectionClosed(..) => {

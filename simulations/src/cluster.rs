@@ -36,20 +36,34 @@ struct Inner {
 
 impl Cluster {
     /// Disks and certificates; hosts come with [`Self::add_hosts`].
-    pub(crate) fn new(options: &Options, certificates: &Certificates, clients: Vec<String>) -> Self {
+    pub(crate) fn new(
+        options: &Options,
+        certificates: &Certificates,
+        clients: Vec<String>,
+    ) -> Self {
         let disks: Vec<Disk> = (0..options.nodes).map(|_| Disk::new()).collect();
         for disk in &disks {
-            disk.set_completion(Completion::Spawned(Arc::new(|after: Duration, job: Job| {
-                // On the host that has the disk: its clock, and gone with its process.
-                tokio::spawn(async move {
-                    tokio::time::sleep(after).await;
-                    job();
-                });
-            })));
+            disk.set_completion(Completion::Spawned(Arc::new(
+                |after: Duration, job: Job| {
+                    // On the host that has the disk: its clock, and gone with its process.
+                    tokio::spawn(async move {
+                        tokio::time::sleep(after).await;
+                        job();
+                    });
+                },
+            )));
             disk.set_sync_delay(options.sync_delay);
         }
         let networks = (0..options.nodes).map(|_| HostNetwork::default()).collect();
-        Self { inner: Rc::new(Inner { options: options.clone(), certificates: certificates.clone(), disks, networks, clients }) }
+        Self {
+            inner: Rc::new(Inner {
+                options: options.clone(),
+                certificates: certificates.clone(),
+                disks,
+                networks,
+                clients,
+            }),
+        }
     }
 
     pub(crate) fn size(&self) -> usize {
@@ -67,7 +81,8 @@ impl Cluster {
 
     /// The disk is as fast again as the run's options say.
     pub(crate) fn reset_disk(&self, node: usize) {
-        self.disk(node).set_sync_delay(self.inner.options.sync_delay);
+        self.disk(node)
+            .set_sync_delay(self.inner.options.sync_delay);
     }
 
     /// Adds a host for each node. It starts at once.
@@ -78,7 +93,13 @@ impl Cluster {
                 let (cluster, oracle) = (cluster.clone(), oracle.clone());
                 async move {
                     if let Err(error) = cluster.run(node, &oracle).await {
-                        oracle.violated("nodes-start", format_args!("{} does not start or stops by itself: {error}", node_name(node)));
+                        oracle.violated(
+                            "nodes-start",
+                            format_args!(
+                                "{} does not start or stops by itself: {error}",
+                                node_name(node)
+                            ),
+                        );
                     }
                     Ok(())
                 }
@@ -91,8 +112,17 @@ impl Cluster {
         let start = oracle.node_starts(number);
         // What an earlier process had open, the system has closed.
         self.inner.networks[number].close_all();
-        let (storage, network) = (Arc::new(self.disk(number).open()), Arc::new(self.inner.networks[number].clone()));
-        let node = Node::start(self.config(number, start), storage, network, tokio::runtime::Handle::current()).await?;
+        let (storage, network) = (
+            Arc::new(self.disk(number).open()),
+            Arc::new(self.inner.networks[number].clone()),
+        );
+        let node = Node::start(
+            self.config(number, start),
+            storage,
+            network,
+            tokio::runtime::Handle::current(),
+        )
+        .await?;
         let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, AMQP)).await?;
         oracle.node_up(number, node.clone());
         let (looked_at, looker) = (node.clone(), oracle.clone());
@@ -111,9 +141,17 @@ impl Cluster {
     fn config(&self, number: usize, start: u64) -> Config {
         let options = &self.inner.options;
         let address = |node: usize| format!("{}:{LINKS}", node_name(node));
-        let peers = (0..self.size()).map(|node| PeerAddress { name: node_name(node), address: address(node) }).collect();
+        let peers = (0..self.size())
+            .map(|node| PeerAddress {
+                name: node_name(node),
+                address: address(node),
+            })
+            .collect();
         // Simulated clients are on hosts of their own.
-        let settings = Settings { loopback_users: Vec::new(), ..Settings::default() };
+        let settings = Settings {
+            loopback_users: Vec::new(),
+            ..Settings::default()
+        };
         Config {
             name: node_name(number),
             cluster_name: "simulated".into(),
@@ -124,7 +162,11 @@ impl Cluster {
             peers,
             shards: options.shards,
             tls: self.inner.certificates.of(number),
-            seed: Some(options.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (number as u64) << 48 ^ start << 56),
+            seed: Some(
+                options.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+                    ^ (number as u64) << 48
+                    ^ start << 56,
+            ),
             settings,
             first_user: Some(("guest".into(), "guest".into())),
         }

@@ -22,7 +22,10 @@ pub(crate) async fn run(oracle: Oracle) {
             let verdict = oracle.state().messages.check_drained(&QUEUES, disturbed);
             oracle.judge(Messages::NAME, verdict);
         }
-        Err(failure) => oracle.violated("serves-again", format_args!("the queues could not be emptied at the end: {failure}")),
+        Err(failure) => oracle.violated(
+            "serves-again",
+            format_args!("the queues could not be emptied at the end: {failure}"),
+        ),
     }
 }
 

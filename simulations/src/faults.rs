@@ -78,7 +78,12 @@ impl Kind {
     pub(crate) fn fits(self, nodes: usize) -> bool {
         match self {
             Self::PowerLoss | Self::Kill | Self::Pause | Self::SlowDisk => true,
-            Self::PowerLossOfAll | Self::Partition | Self::Cut | Self::OneWay | Self::Hold | Self::Loss => nodes > 1,
+            Self::PowerLossOfAll
+            | Self::Partition
+            | Self::Cut
+            | Self::OneWay
+            | Self::Hold
+            | Self::Loss => nodes > 1,
         }
     }
 }
@@ -105,7 +110,13 @@ impl fmt::Display for Fault {
         match self.kind {
             Kind::PowerLossOfAll => Ok(()),
             Kind::Cut | Kind::Loss => write!(f, " between {node} and {}", node_name(self.other)),
-            Kind::PowerLoss | Kind::Kill | Kind::Partition | Kind::OneWay | Kind::Hold | Kind::Pause | Kind::SlowDisk => write!(f, " of {node}"),
+            Kind::PowerLoss
+            | Kind::Kill
+            | Kind::Partition
+            | Kind::OneWay
+            | Kind::Hold
+            | Kind::Pause
+            | Kind::SlowDisk => write!(f, " of {node}"),
         }?;
         write!(f, " for {:.1} s", self.lasts.as_secs_f64())
     }
@@ -125,7 +136,13 @@ pub(crate) fn plan(rng: &mut StdRng, kinds: &[Kind], nodes: usize, work: Duratio
         }
         let node = rng.random_range(0..nodes);
         let other = (node + rng.random_range(1..nodes.max(2))) % nodes;
-        faults.push(Fault { at, lasts, kind: *pick(rng, kinds), node, other });
+        faults.push(Fault {
+            at,
+            lasts,
+            kind: *pick(rng, kinds),
+            node,
+            other,
+        });
     }
     faults
 }
@@ -144,7 +161,12 @@ pub(crate) struct Driver {
 
 impl Driver {
     pub(crate) fn new(faults: &[Fault], base: Duration, rng: StdRng) -> Self {
-        Self { coming: faults.iter().rev().copied().collect(), on: Vec::new(), base, rng }
+        Self {
+            coming: faults.iter().rev().copied().collect(),
+            on: Vec::new(),
+            base,
+            rng,
+        }
     }
 
     pub(crate) fn is_done(&self) -> bool {
@@ -157,39 +179,72 @@ impl Driver {
         while let Some(fault) = self.coming.pop_if(|fault| fault.at <= now) {
             self.strike(fault, sim, cluster, oracle);
         }
-        while let Some(place) = self.on.iter().position(|fault| fault.at + fault.lasts <= now) {
+        while let Some(place) = self
+            .on
+            .iter()
+            .position(|fault| fault.at + fault.lasts <= now)
+        {
             let fault = self.on.remove(place);
             oracle.disturbed(format_args!("end of {fault}"));
             self.undo(fault, sim, cluster, oracle);
         }
     }
 
-    fn strike(&mut self, fault: Fault, sim: &mut turmoil::Sim<'_>, cluster: &Cluster, oracle: &Oracle) {
+    fn strike(
+        &mut self,
+        fault: Fault,
+        sim: &mut turmoil::Sim<'_>,
+        cluster: &Cluster,
+        oracle: &Oracle,
+    ) {
         oracle.disturbed(format_args!("{fault}"));
         self.on.push(fault);
         match fault.kind {
             Kind::PowerLoss => self.crash(fault.node, true, sim, cluster, oracle),
             Kind::Kill => self.crash(fault.node, false, sim, cluster, oracle),
-            Kind::PowerLossOfAll => (0..cluster.size()).for_each(|node| self.crash(node, true, sim, cluster, oracle)),
-            Kind::SlowDisk => cluster.disk(fault.node).set_sync_delay(Duration::from_millis(80)),
-            Kind::Partition | Kind::Cut | Kind::OneWay | Kind::Hold | Kind::Pause | Kind::Loss => self.set_links(sim, cluster, oracle),
+            Kind::PowerLossOfAll => {
+                (0..cluster.size()).for_each(|node| self.crash(node, true, sim, cluster, oracle))
+            }
+            Kind::SlowDisk => cluster
+                .disk(fault.node)
+                .set_sync_delay(Duration::from_millis(80)),
+            Kind::Partition | Kind::Cut | Kind::OneWay | Kind::Hold | Kind::Pause | Kind::Loss => {
+                self.set_links(sim, cluster, oracle)
+            }
         }
     }
 
-    fn undo(&mut self, fault: Fault, sim: &mut turmoil::Sim<'_>, cluster: &Cluster, oracle: &Oracle) {
+    fn undo(
+        &mut self,
+        fault: Fault,
+        sim: &mut turmoil::Sim<'_>,
+        cluster: &Cluster,
+        oracle: &Oracle,
+    ) {
         match fault.kind {
             Kind::PowerLoss | Kind::Kill => self.start(fault.node, sim),
             Kind::PowerLossOfAll => (0..cluster.size()).for_each(|node| self.start(node, sim)),
             Kind::SlowDisk => cluster.reset_disk(fault.node),
-            Kind::Partition | Kind::Cut | Kind::OneWay | Kind::Hold | Kind::Pause | Kind::Loss => self.set_links(sim, cluster, oracle),
+            Kind::Partition | Kind::Cut | Kind::OneWay | Kind::Hold | Kind::Pause | Kind::Loss => {
+                self.set_links(sim, cluster, oracle)
+            }
         }
     }
 
     /// A node that is down already stays down; of its disk there may now be less.
-    fn crash(&mut self, node: usize, power_loss: bool, sim: &mut turmoil::Sim<'_>, cluster: &Cluster, oracle: &Oracle) {
+    fn crash(
+        &mut self,
+        node: usize,
+        power_loss: bool,
+        sim: &mut turmoil::Sim<'_>,
+        cluster: &Cluster,
+        oracle: &Oracle,
+    ) {
         oracle.node_down(node);
         if power_loss {
-            cluster.disk(node).crash(&mut |below| self.rng.random_range(0..below));
+            cluster
+                .disk(node)
+                .crash(&mut |below| self.rng.random_range(0..below));
         }
         sim.crash(node_name(node));
     }
@@ -199,7 +254,13 @@ impl Driver {
         let downs = |fault: &&Fault| match fault.kind {
             Kind::PowerLoss | Kind::Kill => fault.node == node,
             Kind::PowerLossOfAll => true,
-            Kind::Partition | Kind::Cut | Kind::OneWay | Kind::Hold | Kind::Pause | Kind::Loss | Kind::SlowDisk => false,
+            Kind::Partition
+            | Kind::Cut
+            | Kind::OneWay
+            | Kind::Hold
+            | Kind::Pause
+            | Kind::Loss
+            | Kind::SlowDisk => false,
         };
         if self.on.iter().find(downs).is_none() && !sim.is_host_running(node_name(node)) {
             sim.bounce(node_name(node));
@@ -215,7 +276,10 @@ impl Driver {
             }
         }
         for node in 0..nodes {
-            let paused = self.on.iter().any(|fault| fault.kind == Kind::Pause && fault.node == node);
+            let paused = self
+                .on
+                .iter()
+                .any(|fault| fault.kind == Kind::Pause && fault.node == node);
             for client in cluster.clients() {
                 if paused {
                     sim.hold(node_name(node), client.as_str());
@@ -238,7 +302,11 @@ impl Driver {
                 Kind::OneWay if of(fault) => silent.push(fault.node),
                 Kind::Hold | Kind::Pause => held |= of(fault),
                 Kind::Loss => lossy |= between(fault),
-                Kind::OneWay | Kind::PowerLoss | Kind::Kill | Kind::PowerLossOfAll | Kind::SlowDisk => {}
+                Kind::OneWay
+                | Kind::PowerLoss
+                | Kind::Kill
+                | Kind::PowerLossOfAll
+                | Kind::SlowDisk => {}
             }
         }
         let (from, to) = (node_name(a), node_name(b));

@@ -21,21 +21,31 @@ impl MessageId {
     /// The body of this message: its name, and as much filling as its numbers say.
     pub(crate) fn body(self) -> Vec<u8> {
         let mut body = format!("{self};").into_bytes();
-        let mixed = (u64::from(self.publisher) << 32 | u64::from(self.number)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33;
+        let mixed = (u64::from(self.publisher) << 32 | u64::from(self.number))
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            >> 33;
         let filling = match mixed % 100 {
             0 => 150_000,
             1..=5 => 5_000,
             n => usize::try_from(n).unwrap_or_default() * 2,
         };
-        body.resize(body.len() + filling, b'a' + u8::try_from(mixed % 26).unwrap_or_default());
+        body.resize(
+            body.len() + filling,
+            b'a' + u8::try_from(mixed % 26).unwrap_or_default(),
+        );
         body
     }
 
     /// Reads a body; none if it is not exactly what this message's body is.
     pub(crate) fn read(body: &[u8]) -> Option<Self> {
         let end = body.iter().position(|b| *b == b';')?;
-        let (publisher, number) = std::str::from_utf8(body.get(..end)?).ok()?.split_once('.')?;
-        let id = Self { publisher: publisher.parse().ok()?, number: number.parse().ok()? };
+        let (publisher, number) = std::str::from_utf8(body.get(..end)?)
+            .ok()?
+            .split_once('.')?;
+        let id = Self {
+            publisher: publisher.parse().ok()?,
+            number: number.parse().ok()?,
+        };
         (id.body() == body).then_some(id)
     }
 }
@@ -47,7 +57,10 @@ mod tests {
     #[test]
     fn a_body_reads_back_and_a_changed_one_does_not() {
         for number in 0..100 {
-            let id = MessageId { publisher: 3, number };
+            let id = MessageId {
+                publisher: 3,
+                number,
+            };
             let mut body = id.body();
             assert_eq!(MessageId::read(&body), Some(id));
             if let Some(last) = body.last_mut() {

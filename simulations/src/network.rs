@@ -33,7 +33,10 @@ impl Network for HostNetwork {
     fn bind_udp(&self, address: SocketAddr) -> BoxFuture<'_, io::Result<Arc<dyn AsyncUdpSocket>>> {
         async move {
             let inner = SimNetwork.bind_udp(address).await?;
-            let socket = Arc::new(Socket { local: inner.local_addr()?, inner: Mutex::new(Some(inner)) });
+            let socket = Arc::new(Socket {
+                local: inner.local_addr()?,
+                inner: Mutex::new(Some(inner)),
+            });
             self.open.lock().push(socket.clone());
             Ok(socket as Arc<dyn AsyncUdpSocket>)
         }
@@ -58,7 +61,10 @@ struct Socket {
 
 impl Socket {
     fn get(&self) -> io::Result<Arc<dyn AsyncUdpSocket>> {
-        self.inner.lock().clone().ok_or_else(|| io::ErrorKind::NotConnected.into())
+        self.inner
+            .lock()
+            .clone()
+            .ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 }
 
@@ -71,7 +77,12 @@ impl AsyncUdpSocket for Socket {
         self.get()?.try_send(transmit)
     }
 
-    fn poll_recv(&self, cx: &mut Context<'_>, buffers: &mut [IoSliceMut<'_>], meta: &mut [RecvMeta]) -> Poll<io::Result<usize>> {
+    fn poll_recv(
+        &self,
+        cx: &mut Context<'_>,
+        buffers: &mut [IoSliceMut<'_>],
+        meta: &mut [RecvMeta],
+    ) -> Poll<io::Result<usize>> {
         self.get()?.poll_recv(cx, buffers, meta)
     }
 

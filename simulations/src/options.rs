@@ -34,6 +34,8 @@ pub struct Options {
     pub faults: Vec<Fault>,
     /// How long clients work while faults strike, from when the cluster stands.
     pub work: Duration,
+    /// The oracle is told something false, to show that it finds out.
+    pub sabotage: bool,
 }
 
 /// Name of a node, and of its host.
@@ -51,8 +53,15 @@ impl Options {
         let work = work.unwrap_or(drawn);
         let nodes = if rng.random_bool(0.15) { 1 } else { 3 };
         let latency_min = Duration::from_micros(*pick(&mut rng, &[200, 500, 1000, 2000]));
-        let latency = (latency_min, latency_min + Duration::from_millis(*pick(&mut rng, &[1, 2, 5, 20])));
-        let kinds: Vec<Kind> = Kind::ALL.iter().copied().filter(|kind| rng.random_bool(0.45) && kind.fits(nodes)).collect();
+        let latency = (
+            latency_min,
+            latency_min + Duration::from_millis(*pick(&mut rng, &[1, 2, 5, 20])),
+        );
+        let kinds: Vec<Kind> = Kind::ALL
+            .iter()
+            .copied()
+            .filter(|kind| rng.random_bool(0.45) && kind.fits(nodes))
+            .collect();
         let faults = crate::faults::plan(&mut rng, &kinds, nodes, work);
         Self {
             seed,
@@ -66,13 +75,18 @@ impl Options {
             kinds,
             faults,
             work,
+            sabotage: false,
         }
     }
 }
 
 /// Between three and seven clients, of one to four sorts.
 fn workloads(rng: &mut StdRng) -> Vec<Workload> {
-    let mut sorts: Vec<Workload> = Workload::ALL.iter().copied().filter(|_| rng.random_bool(0.55)).collect();
+    let mut sorts: Vec<Workload> = Workload::ALL
+        .iter()
+        .copied()
+        .filter(|_| rng.random_bool(0.55))
+        .collect();
     if sorts.is_empty() {
         sorts.push(*pick(rng, &Workload::ALL));
     }
@@ -98,7 +112,11 @@ impl fmt::Display for Options {
         let workloads = names(&mut self.workloads.iter().map(|w| w.name().to_owned()));
         let kinds = match self.kinds.len() {
             0 => "no faults".to_owned(),
-            _ => format!("{} faults of {}", self.faults.len(), names(&mut self.kinds.iter().map(|k| k.name().to_owned()))),
+            _ => format!(
+                "{} faults of {}",
+                self.faults.len(),
+                names(&mut self.kinds.iter().map(|k| k.name().to_owned()))
+            ),
         };
         write!(
             f,

@@ -102,7 +102,13 @@ impl Oracle {
             ring: HashRing::default(),
             exclusives: Exclusives::default(),
         };
-        Self { inner: Rc::new(Inner { timeline, clock: Cell::default(), state: RefCell::new(state) }) }
+        Self {
+            inner: Rc::new(Inner {
+                timeline,
+                clock: Cell::default(),
+                state: RefCell::new(state),
+            }),
+        }
     }
 
     pub(crate) fn state(&self) -> RefMut<'_, State> {
@@ -118,6 +124,7 @@ impl Oracle {
     /// The simulation has come this far.
     pub(crate) fn stepped(&self, to: Duration) {
         self.inner.clock.set(to);
+        self.inner.timeline.stepped(to);
     }
 
     /// Adds to the timeline.
@@ -135,7 +142,11 @@ impl Oracle {
     /// An invariant is broken. The first one is kept, and ends the run.
     pub fn violated(&self, invariant: &'static str, what: impl fmt::Display) {
         let at = self.now();
-        let violation = Violation { invariant, at, what: what.to_string() };
+        let violation = Violation {
+            invariant,
+            at,
+            what: what.to_string(),
+        };
         self.note("!", format_args!("{invariant}: {what}"));
         self.state().violation.get_or_insert(violation);
     }
@@ -233,7 +244,13 @@ impl Oracle {
         let now = self.now();
         let mut state = self.state();
         let seen = &mut state.nodes[number];
-        *seen = Seen { node: Some(node), starts: seen.starts, changed: now, paused: seen.paused, ..Seen::default() };
+        *seen = Seen {
+            node: Some(node),
+            starts: seen.starts,
+            changed: now,
+            paused: seen.paused,
+            ..Seen::default()
+        };
         state.declares.node_up(number);
     }
 
@@ -269,7 +286,12 @@ impl Oracle {
 
     /// Nodes whose processes run.
     pub(crate) fn running(&self) -> Vec<(usize, Arc<Node>)> {
-        self.state().nodes.iter().enumerate().filter_map(|(number, seen)| Some((number, seen.node.clone()?))).collect()
+        self.state()
+            .nodes
+            .iter()
+            .enumerate()
+            .filter_map(|(number, seen)| Some((number, seen.node.clone()?)))
+            .collect()
     }
 
     /// Whether all nodes run and were seen to route.
@@ -292,7 +314,11 @@ impl Oracle {
             let moved = seen.index != Some(table.index());
             let thorough = seen.looks.is_multiple_of(128);
             if seen.routes != routes || seen.epoch != table.epoch() {
-                changes = Some(format!("{name} {} at epoch {}", if routes { "routes" } else { "does not route" }, table.epoch()));
+                changes = Some(format!(
+                    "{name} {} at epoch {}",
+                    if routes { "routes" } else { "does not route" },
+                    table.epoch()
+                ));
                 state.disturbed = now;
             }
             (seen.routes, seen.epoch, seen.index) = (routes, table.epoch(), Some(table.index()));
@@ -306,7 +332,10 @@ impl Oracle {
                 verdicts.push((HashRing::NAME, state.ring.check(&name, &table)));
             }
             if routes {
-                verdicts.push((Declares::NAME, state.declares.check_routing(number, &table, thorough)));
+                verdicts.push((
+                    Declares::NAME,
+                    state.declares.check_routing(number, &table, thorough),
+                ));
             }
         }
         if let Some(changes) = changes {

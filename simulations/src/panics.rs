@@ -15,7 +15,13 @@ pub(crate) fn watch() {
         let usual = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
             let text = format!("{info}");
-            let noted = PANICS.with(|panics| panics.borrow_mut().as_mut().map(|list| list.push(text)).is_some());
+            let noted = PANICS.with(|panics| {
+                panics
+                    .borrow_mut()
+                    .as_mut()
+                    .map(|list| list.push(text))
+                    .is_some()
+            });
             if !noted {
                 usual(info);
             }
@@ -26,7 +32,13 @@ pub(crate) fn watch() {
 
 /// What has panicked since the last call.
 pub(crate) fn take() -> Vec<String> {
-    PANICS.with(|panics| panics.borrow_mut().as_mut().map(std::mem::take).unwrap_or_default())
+    PANICS.with(|panics| {
+        panics
+            .borrow_mut()
+            .as_mut()
+            .map(std::mem::take)
+            .unwrap_or_default()
+    })
 }
 
 /// The simulation on this thread is over.

@@ -28,12 +28,25 @@ pub(crate) async fn run(oracle: Oracle, node: usize) {
             Err(failure) => failure.to_string(),
         };
         if oracle.now() > healed + SOON {
-            oracle.violated("serves-again", format_args!("{} does not serve {SOON:?} after the last fault: {last}", node_name(node)));
+            oracle.violated(
+                "serves-again",
+                format_args!(
+                    "{} does not serve {SOON:?} after the last fault: {last}",
+                    node_name(node)
+                ),
+            );
             break;
         }
         tokio::time::sleep(PAUSE).await;
     }
-    oracle.note(&host(node), format_args!("{} serves again after {:?}", node_name(node), oracle.now().saturating_sub(healed)));
+    oracle.note(
+        &host(node),
+        format_args!(
+            "{} serves again after {:?}",
+            node_name(node),
+            oracle.now().saturating_sub(healed)
+        ),
+    );
 }
 
 /// Has a message go through the node. What is wrong, if anything is.
@@ -41,19 +54,39 @@ async fn serves(oracle: &Oracle, node: usize, attempt: u32) -> Result<Option<Str
     let mut client = Client::connect(oracle, &host(node), node, 0).await?;
     let queue = format!("probe.{}.{attempt}", node + 1);
     client.declare_queue(&queue, true, false).await?;
-    client.bind(&queue, "amq.topic", &format!("{queue}.*")).await?;
+    client
+        .bind(&queue, "amq.topic", &format!("{queue}.*"))
+        .await?;
     oracle.state().messages.exchange("amq.topic", "topic");
     client.confirm().await?;
     let key = format!("{queue}.x");
     match client.publish_and_wait("amq.topic", &key).await? {
         (false, true) => {}
-        (returned, ok) => return Ok(Some(format!("a publish was {}", if returned { "returned" } else if ok { "confirmed" } else { "refused" }))),
+        (returned, ok) => {
+            return Ok(Some(format!(
+                "a publish was {}",
+                if returned {
+                    "returned"
+                } else if ok {
+                    "confirmed"
+                } else {
+                    "refused"
+                }
+            )));
+        }
     }
     client.consume(&queue, 1).await?;
     loop {
         match client.next_event(SOON).await? {
             Some(Event::Delivered(got)) => {
-                let delivery = Delivery { consumer: client.publisher(), queue: &queue, exchange: &got.exchange, key: &got.key, redelivered: got.redelivered, body: &got.body };
+                let delivery = Delivery {
+                    consumer: client.publisher(),
+                    queue: &queue,
+                    exchange: &got.exchange,
+                    key: &got.key,
+                    redelivered: got.redelivered,
+                    body: &got.body,
+                };
                 let disturbed = oracle.last_disturbed();
                 let verdict = oracle.state().messages.delivered(&delivery, disturbed);
                 oracle.judge(crate::invariants::Messages::NAME, verdict.map(drop));

@@ -6,7 +6,7 @@
 use crate::certificates::Certificates;
 use crate::cluster::Cluster;
 use crate::faults::Driver;
-use crate::invariants::{Digests, Exclusives};
+use crate::invariants::{Digests, Exclusives, Fact};
 use crate::options::{Options, node_name};
 use crate::oracle::{Oracle, Phase, Violation};
 use crate::timeline::{Detail, Timeline};
@@ -63,10 +63,17 @@ pub struct Counts {
 
 /// Runs a seed's simulation. `progress` follows the simulated time, in milliseconds: a run whose time stands still has code that runs without end.
 #[must_use]
-pub fn run(options: &Options, certificates: &Certificates, detail: Detail, progress: &Arc<AtomicU64>) -> Report {
+pub fn run(
+    options: &Options,
+    certificates: &Certificates,
+    detail: Detail,
+    progress: &Arc<AtomicU64>,
+) -> Report {
     let timeline = Timeline::new(detail);
     panics::watch();
-    let (oracle, simulated) = tracing::subscriber::with_default(timeline.clone(), || Run::new(options, certificates, &timeline, progress).run());
+    let (oracle, simulated) = tracing::subscriber::with_default(timeline.clone(), || {
+        Run::new(options, certificates, &timeline, progress).run()
+    });
     panics::unwatch();
     let state = oracle.state();
     let counts = Counts {
@@ -78,8 +85,17 @@ pub fn run(options: &Options, certificates: &Certificates, detail: Detail, progr
         operations: 0,
     };
     drop(state);
-    let counts = Counts { operations: oracle.operations(), ..counts };
-    Report { options: options.clone(), simulated, violation: oracle.violation(), timeline, counts }
+    let counts = Counts {
+        operations: oracle.operations(),
+        ..counts
+    };
+    Report {
+        options: options.clone(),
+        simulated,
+        violation: oracle.violation(),
+        timeline,
+        counts,
+    }
 }
 
 struct Run<'a> {
@@ -91,7 +107,12 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    fn new(options: &'a Options, certificates: &Certificates, timeline: &Timeline, progress: &Arc<AtomicU64>) -> Self {
+    fn new(
+        options: &'a Options,
+        certificates: &Certificates,
+        timeline: &Timeline,
+        progress: &Arc<AtomicU64>,
+    ) -> Self {
         let mut sim = turmoil::Builder::new()
             .rng_seed(options.seed)
             .enable_random_order()
@@ -104,7 +125,10 @@ impl<'a> Run<'a> {
             .build();
         let oracle = Oracle::new(options.nodes, timeline.clone());
         let workers = (0..options.workloads.len()).map(workloads::host);
-        let clients = workers.chain((0..options.nodes).map(probe::host)).chain([drain::HOST.to_owned()]).collect();
+        let clients = workers
+            .chain((0..options.nodes).map(probe::host))
+            .chain([drain::HOST.to_owned()])
+            .collect();
         let cluster = Cluster::new(options, certificates, clients);
         cluster.add_hosts(&mut sim, &oracle);
         for (number, workload) in options.workloads.iter().enumerate() {
@@ -121,14 +145,23 @@ impl<'a> Run<'a> {
                 Ok(())
             });
         }
-        let (drained, publishes) = (oracle.clone(), options.workloads.contains(&Workload::Publish));
+        let (drained, publishes) = (
+            oracle.clone(),
+            options.workloads.contains(&Workload::Publish),
+        );
         sim.client(drain::HOST, async move {
             if publishes {
                 drain::run(drained).await;
             }
             Ok(())
         });
-        Self { options, sim, cluster, oracle, progress: progress.clone() }
+        Self {
+            options,
+            sim,
+            cluster,
+            oracle,
+            progress: progress.clone(),
+        }
     }
 
     fn run(mut self) -> (Oracle, Duration) {
@@ -142,10 +175,22 @@ impl<'a> Run<'a> {
     }
 
     fn phases(&mut self) -> Option<()> {
-        self.until("serves-again", "the cluster has formed", FORMING, |run| run.oracle.all_route())?;
+        self.until("serves-again", "the cluster has formed", FORMING, |run| {
+            run.oracle.all_route()
+        })?;
+        if self.options.sabotage {
+            self.oracle
+                .state()
+                .declares
+                .settle(Fact::Queue("nobody declares this".into()), true);
+        }
         self.oracle.enter(Phase::Working);
         let begins = self.sim.elapsed();
-        let mut driver = Driver::new(&self.options.faults, begins, StdRng::seed_from_u64(self.options.seed ^ 0xfa17));
+        let mut driver = Driver::new(
+            &self.options.faults,
+            begins,
+            StdRng::seed_from_u64(self.options.seed ^ 0xfa17),
+        );
         let (end, mut done) = (begins + self.options.work, false);
         while self.sim.elapsed() < end || !done {
             driver.step(&mut self.sim, &self.cluster, &self.oracle);
@@ -159,20 +204,39 @@ impl<'a> Run<'a> {
         }
         self.oracle.enter(Phase::Stopping);
         let clients = self.options.workloads.len();
-        self.until("no-hang", "all clients have finished", STOPPING, |run| run.oracle.clients_done() == clients)?;
+        self.until("no-hang", "all clients have finished", STOPPING, |run| {
+            run.oracle.clients_done() == clients
+        })?;
         self.oracle.enter(Phase::Checking);
-        self.until(Exclusives::NAME, "exclusive queues are gone", CHECKING, |run| run.on_tables(|name, table| Exclusives::left_in(name, table).is_ok()))?;
-        self.until(Digests::NAME, "all tables have come together", CHECKING, Self::tables_are_equal)?;
+        self.until(
+            Exclusives::NAME,
+            "exclusive queues are gone",
+            CHECKING,
+            |run| run.on_tables(|name, table| Exclusives::left_in(name, table).is_ok()),
+        )?;
+        self.until(
+            Digests::NAME,
+            "all tables have come together",
+            CHECKING,
+            Self::tables_are_equal,
+        )?;
         while !self.step()? {}
         Some(())
     }
 
     /// Steps until something is so; a violation if it does not come about in time.
-    fn until(&mut self, invariant: &'static str, what: &str, within: Duration, is_so: impl Fn(&Self) -> bool) -> Option<()> {
+    fn until(
+        &mut self,
+        invariant: &'static str,
+        what: &str,
+        within: Duration,
+        is_so: impl Fn(&Self) -> bool,
+    ) -> Option<()> {
         let end = self.sim.elapsed() + within;
         while !is_so(self) {
             if self.sim.elapsed() > end {
-                self.oracle.violated(invariant, format_args!("not so within {within:?}: {what}"));
+                self.oracle
+                    .violated(invariant, format_args!("not so within {within:?}: {what}"));
                 return None;
             }
             self.step()?;
@@ -184,7 +248,10 @@ impl<'a> Run<'a> {
     fn step(&mut self) -> Option<bool> {
         let stepped = self.sim.step();
         self.oracle.stepped(self.sim.elapsed());
-        self.progress.store(u64::try_from(self.sim.elapsed().as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.progress.store(
+            u64::try_from(self.sim.elapsed().as_millis()).unwrap_or(u64::MAX),
+            Ordering::Relaxed,
+        );
         for panic in panics::take() {
             self.oracle.violated("no-panic", panic);
         }
@@ -200,12 +267,23 @@ impl<'a> Run<'a> {
 
     fn on_tables(&self, holds: impl Fn(&str, &warren_routing::Table) -> bool) -> bool {
         let running = self.oracle.running();
-        running.len() == self.options.nodes && running.iter().all(|(number, node)| holds(&node_name(*number), &node.metadata().table().read()))
+        running.len() == self.options.nodes
+            && running
+                .iter()
+                .all(|(number, node)| holds(&node_name(*number), &node.metadata().table().read()))
     }
 
     fn tables_are_equal(&self) -> bool {
         let running = self.oracle.running();
-        let tables: Vec<_> = running.iter().map(|(_, node)| (node.metadata().table().read().index(), node.metadata().table().read().digest())).collect();
+        let tables: Vec<_> = running
+            .iter()
+            .map(|(_, node)| {
+                (
+                    node.metadata().table().read().index(),
+                    node.metadata().table().read().digest(),
+                )
+            })
+            .collect();
         tables.len() == self.options.nodes && tables.windows(2).all(|pair| pair[0] == pair[1])
     }
 }

@@ -26,20 +26,23 @@ pub fn seed(seed: u64) {
 /// `buffer` must be valid for writes of `len` bytes.
 unsafe fn fill(buffer: *mut u8, len: usize) -> bool {
     // While a thread ends there is no state any more: then the system answers.
-    STATE.try_with(|state| {
-        let Some(mut x) = state.get() else { return false };
-        for place in 0..len {
-            x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mut z = x;
-            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            // SAFETY: the caller vouches for the buffer.
-            unsafe { buffer.add(place).write((z ^ (z >> 31)) as u8) };
-        }
-        state.set(Some(x));
-        true
-    })
-    .unwrap_or(false)
+    STATE
+        .try_with(|state| {
+            let Some(mut x) = state.get() else {
+                return false;
+            };
+            for place in 0..len {
+                x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
+                let mut z = x;
+                z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+                z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+                // SAFETY: the caller vouches for the buffer.
+                unsafe { buffer.add(place).write((z ^ (z >> 31)) as u8) };
+            }
+            state.set(Some(x));
+            true
+        })
+        .unwrap_or(false)
 }
 
 /// libc's own function of a name.
@@ -56,7 +59,8 @@ fn next(cache: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
 }
 
 type GetRandom = unsafe extern "C" fn(*mut c_void, usize, u32) -> isize;
-type Syscall = unsafe extern "C" fn(c_long, c_long, c_long, c_long, c_long, c_long, c_long) -> c_long;
+type Syscall =
+    unsafe extern "C" fn(c_long, c_long, c_long, c_long, c_long, c_long, c_long) -> c_long;
 
 /// In place of libc's.
 ///
@@ -81,7 +85,11 @@ pub unsafe extern "C" fn getrandom(buffer: *mut c_void, len: usize, flags: u32) 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn getentropy(buffer: *mut c_void, len: usize) -> c_int {
     // SAFETY: libc's contract is the caller's.
-    if unsafe { getrandom(buffer, len, 0) } == len as isize { 0 } else { -1 }
+    if unsafe { getrandom(buffer, len, 0) } == len as isize {
+        0
+    } else {
+        -1
+    }
 }
 
 /// In place of libc's. It takes any number of arguments, of which a call has six at most; passing on more than the caller gave does no harm.
@@ -89,13 +97,23 @@ pub unsafe extern "C" fn getentropy(buffer: *mut c_void, len: usize) -> c_int {
 /// # Safety
 /// As for libc's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn syscall(number: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long) -> c_long {
+pub unsafe extern "C" fn syscall(
+    number: c_long,
+    a: c_long,
+    b: c_long,
+    c: c_long,
+    d: c_long,
+    e: c_long,
+    f: c_long,
+) -> c_long {
     static NEXT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
     // SAFETY: libc's contract is the caller's; for getrandom, `a` is a buffer of `b` bytes.
     unsafe {
         if number == libc::SYS_getrandom && b > 0 && fill(a as *mut u8, b as usize) {
             return b;
         }
-        std::mem::transmute::<*mut c_void, Syscall>(next(&NEXT, c"syscall"))(number, a, b, c, d, e, f)
+        std::mem::transmute::<*mut c_void, Syscall>(next(&NEXT, c"syscall"))(
+            number, a, b, c, d, e, f,
+        )
     }
 }

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt::{self, Write as _};
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -40,6 +41,8 @@ pub struct Timeline {
 #[derive(Debug)]
 struct Inner {
     detail: Detail,
+    /// Simulated time as of the latest step, in milliseconds: what turmoil says outside of a host's turn depends on the real clock.
+    clock_ms: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -57,7 +60,19 @@ impl Timeline {
     /// An empty list.
     #[must_use]
     pub fn new(detail: Detail) -> Self {
-        Self { inner: Arc::new(Inner { detail, state: Mutex::default() }) }
+        Self {
+            inner: Arc::new(Inner {
+                detail,
+                clock_ms: AtomicU64::new(0),
+                state: Mutex::default(),
+            }),
+        }
+    }
+
+    /// The simulation has come this far.
+    pub(crate) fn stepped(&self, to: Duration) {
+        let ms = u64::try_from(to.as_millis()).unwrap_or(u64::MAX);
+        self.inner.clock_ms.store(ms, Ordering::Relaxed);
     }
 
     /// Adds what the simulator does.
@@ -80,10 +95,19 @@ impl Timeline {
     #[must_use]
     pub fn last(&self) -> Vec<String> {
         let state = self.inner.state.lock();
-        let mut events: Vec<(Duration, &str, &str)> =
-            state.last.iter().flat_map(|(source, list)| list.iter().map(|(at, text)| (*at, source.as_str(), text.as_str()))).collect();
+        let mut events: Vec<(Duration, &str, &str)> = state
+            .last
+            .iter()
+            .flat_map(|(source, list)| {
+                list.iter()
+                    .map(|(at, text)| (*at, source.as_str(), text.as_str()))
+            })
+            .collect();
         events.sort_by_key(|(at, _, _)| *at);
-        events.into_iter().map(|(at, source, text)| line(at, source, text)).collect()
+        events
+            .into_iter()
+            .map(|(at, source, text)| line(at, source, text))
+            .collect()
     }
 
     /// Packets seen, where they were asked for.
@@ -119,7 +143,8 @@ impl Subscriber for Timeline {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         let target = metadata.target();
         if target.starts_with("turmoil") {
-            return (metadata.is_span() && metadata.name() == "node") || (metadata.is_event() && self.inner.wants_packets());
+            return (metadata.is_span() && metadata.name() == "node")
+                || (metadata.is_event() && self.inner.wants_packets());
         }
         let most = match self.inner.detail {
             Detail::Last => Level::INFO,
@@ -146,7 +171,7 @@ impl Subscriber for Timeline {
     fn record_follows_from(&self, _: &Id, _: &Id) {}
 
     fn event(&self, event: &Event<'_>) {
-        let at = turmoil::sim_elapsed().unwrap_or_default();
+        let at = Duration::from_millis(self.inner.clock_ms.load(Ordering::Relaxed));
         let mut text = Text::default();
         if event.metadata().target() == "turmoil" {
             event.record(&mut text);
@@ -166,12 +191,17 @@ impl Subscriber for Timeline {
             text.0.push(' ');
         }
         event.record(&mut text);
-        if self.inner.detail == Detail::Last && EVERYDAY.iter().any(|everyday| text.0.starts_with(everyday)) {
+        if self.inner.detail == Detail::Last
+            && EVERYDAY.iter().any(|everyday| text.0.starts_with(everyday))
+        {
             return;
         }
         let source = {
             let state = self.inner.state.lock();
-            state.entered.last().and_then(|id| state.names.get(usize::try_from(*id).ok()? - 1).cloned())
+            state
+                .entered
+                .last()
+                .and_then(|id| state.names.get(usize::try_from(*id).ok()? - 1).cloned())
         };
         self.inner.add(at, source.as_deref().unwrap_or("-"), text.0);
     }

@@ -34,7 +34,9 @@ impl fmt::Display for Fact {
         match self {
             Self::Exchange(name) => write!(f, "exchange '{name}'"),
             Self::Queue(name) => write!(f, "queue '{name}'"),
-            Self::Binding { source, queue, key } => write!(f, "binding '{source}' -{key}-> '{queue}'"),
+            Self::Binding { source, queue, key } => {
+                write!(f, "binding '{source}' -{key}-> '{queue}'")
+            }
         }
     }
 }
@@ -69,7 +71,12 @@ impl Declares {
     pub const NAME: &str = "leases";
 
     pub(crate) fn new(nodes: usize) -> Self {
-        Self { settled: BTreeMap::new(), order: Vec::new(), checked: vec![0; nodes], checks: 0 }
+        Self {
+            settled: BTreeMap::new(),
+            order: Vec::new(),
+            checked: vec![0; nodes],
+            checks: 0,
+        }
     }
 
     /// A client was told so.
@@ -94,16 +101,30 @@ impl Declares {
     }
 
     /// Holds a node that may route against what was settled since the last time, or against everything.
-    pub(crate) fn check_routing(&mut self, node: usize, table: &Table, everything: bool) -> Result<(), String> {
+    pub(crate) fn check_routing(
+        &mut self,
+        node: usize,
+        table: &Table,
+        everything: bool,
+    ) -> Result<(), String> {
         let first = if everything { 0 } else { self.checked[node] };
         self.checked[node] = self.order.len();
         let facts: Vec<(&Fact, bool)> = if everything {
-            self.settled.iter().map(|(fact, exists)| (fact, *exists)).collect()
+            self.settled
+                .iter()
+                .map(|(fact, exists)| (fact, *exists))
+                .collect()
         } else {
-            self.order[first..].iter().filter_map(|fact| Some((fact, *self.settled.get(fact)?))).collect()
+            self.order[first..]
+                .iter()
+                .filter_map(|fact| Some((fact, *self.settled.get(fact)?)))
+                .collect()
         };
         self.checks += facts.len() as u64;
-        match facts.into_iter().find(|(fact, exists)| fact.holds_in(table) != *exists) {
+        match facts
+            .into_iter()
+            .find(|(fact, exists)| fact.holds_in(table) != *exists)
+        {
             None => Ok(()),
             Some((fact, exists)) => Err(format!(
                 "{} may route, but its table (index {}) {} {fact}, whose {} was answered",
@@ -128,9 +149,17 @@ mod tests {
         declares.settle(queue.clone(), false);
         declares.check_routing(0, &table, false).unwrap();
         declares.settle(queue.clone(), true);
-        assert!(declares.check_routing(0, &table, false).unwrap_err().contains("lacks queue 'q'"));
+        assert!(
+            declares
+                .check_routing(0, &table, false)
+                .unwrap_err()
+                .contains("lacks queue 'q'")
+        );
         declares.check_routing(0, &table, false).unwrap();
-        assert!(declares.check_routing(0, &table, true).is_err(), "all facts are checked when asked for");
+        assert!(
+            declares.check_routing(0, &table, true).is_err(),
+            "all facts are checked when asked for"
+        );
         declares.unsettle(&queue);
         declares.check_routing(0, &table, true).unwrap();
     }

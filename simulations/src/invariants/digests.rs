@@ -20,12 +20,19 @@ impl Digests {
     }
 
     fn take(&mut self, node: &str, index: u64, digest: [u8; 32]) -> Result<(), String> {
-        let (known, by) = self.seen.entry(index).or_insert_with(|| (digest, node.to_owned()));
+        let (known, by) = self
+            .seen
+            .entry(index)
+            .or_insert_with(|| (digest, node.to_owned()));
         self.compared += u64::from(by != node);
         if *known == digest {
             return Ok(());
         }
-        Err(format!("at index {index} the table of {node} has digest {}, but that of {by} had {}", hex(&digest), hex(known)))
+        Err(format!(
+            "at index {index} the table of {node} has digest {}, but that of {by} had {}",
+            hex(&digest),
+            hex(known)
+        ))
     }
 
     /// How often two nodes were compared.
@@ -36,7 +43,11 @@ impl Digests {
 }
 
 fn hex(digest: &[u8; 32]) -> String {
-    digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+    digest
+        .iter()
+        .take(8)
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
 }
 
 #[cfg(test)]
@@ -49,7 +60,12 @@ mod tests {
         digests.take("n1", 5, [1; 32]).unwrap();
         digests.take("n2", 5, [1; 32]).unwrap();
         digests.take("n2", 6, [2; 32]).unwrap();
-        assert!(digests.take("n1", 6, [1; 32]).unwrap_err().contains("index 6"));
+        assert!(
+            digests
+                .take("n1", 6, [1; 32])
+                .unwrap_err()
+                .contains("index 6")
+        );
         assert_eq!(digests.compared(), 2);
     }
 }

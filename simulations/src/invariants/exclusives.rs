@@ -21,7 +21,9 @@ impl Exclusives {
         if waited.min(calm) < SOON {
             return Ok(());
         }
-        Err(format!("exclusive queue '{queue}' is still there {waited:?} after its connection was lost, although nothing has happened for {calm:?}"))
+        Err(format!(
+            "exclusive queue '{queue}' is still there {waited:?} after its connection was lost, although nothing has happened for {calm:?}"
+        ))
     }
 
     /// A name was free again.
@@ -39,7 +41,10 @@ impl Exclusives {
     pub(crate) fn left_in(node: &str, table: &Table) -> Result<(), String> {
         match table.queues("/").find(|queue| queue.exclusive.is_some()) {
             None => Ok(()),
-            Some(queue) => Err(format!("all clients are gone, but {node} still has exclusive queue '{}' of session {:?}", queue.name, queue.exclusive)),
+            Some(queue) => Err(format!(
+                "all clients are gone, but {node} still has exclusive queue '{}' of session {:?}",
+                queue.name, queue.exclusive
+            )),
         }
     }
 }
@@ -50,7 +55,11 @@ mod tests {
 
     #[test]
     fn a_name_may_stay_taken_for_a_while_only() {
-        let (exclusives, short, long) = (Exclusives::default(), Duration::from_secs(5), Duration::from_secs(30));
+        let (exclusives, short, long) = (
+            Exclusives::default(),
+            Duration::from_secs(5),
+            Duration::from_secs(30),
+        );
         exclusives.still_taken("q", short, long).unwrap();
         exclusives.still_taken("q", long, short).unwrap();
         assert!(exclusives.still_taken("q", long, long).is_err());

@@ -28,11 +28,16 @@ impl HashRing {
 
     /// Looks at all consistent-hash exchanges of a table.
     pub(crate) fn check(&mut self, node: &str, table: &Table) -> Result<(), String> {
-        for exchange in table.exchanges(VHOST).filter(|exchange| exchange.kind == "x-consistent-hash") {
+        for exchange in table
+            .exchanges(VHOST)
+            .filter(|exchange| exchange.kind == "x-consistent-hash")
+        {
             let bindings = table.bindings_of_source(VHOST, exchange.name);
             let mut members: Members = bindings
                 .map(|binding| match binding.destination {
-                    Destination::Queue(name) | Destination::Exchange(name) => (name, binding.key.to_vec()),
+                    Destination::Queue(name) | Destination::Exchange(name) => {
+                        (name, binding.key.to_vec())
+                    }
                 })
                 .collect();
             members.sort();
@@ -50,21 +55,44 @@ impl HashRing {
         self.compared
     }
 
-    fn take(&mut self, node: &str, exchange: &str, members: Members, map: Map) -> Result<(), String> {
+    fn take(
+        &mut self,
+        node: &str,
+        exchange: &str,
+        members: Members,
+        map: Map,
+    ) -> Result<(), String> {
         let name = (exchange.to_owned(), members.clone());
         if let Some(known) = self.maps.get(&name) {
             self.compared += 1;
             if let Some(key) = (0..KEYS).find(|key| known[*key] != map[*key]) {
-                return Err(format!("on {node}, exchange '{exchange}' takes key '{}' to '{}', but with the same bindings it once went to '{}'", key_name(key), map[key], known[key]));
+                return Err(format!(
+                    "on {node}, exchange '{exchange}' takes key '{}' to '{}', but with the same bindings it once went to '{}'",
+                    key_name(key),
+                    map[key],
+                    known[key]
+                ));
             }
         } else if let Some(before) = self.latest.get(exchange)
             && let Some(known) = self.maps.get(&(exchange.to_owned(), before.clone()))
         {
             self.compared += 1;
             // A queue whose weights have changed counts as both gone and new.
-            let stays = |queue: &String| members.iter().filter(|(name, _)| name == queue).eq(before.iter().filter(|(name, _)| name == queue));
-            if let Some(key) = (0..KEYS).find(|key| known[*key] != map[*key] && stays(&known[*key]) && stays(&map[*key])) {
-                return Err(format!("on {node}, a change of other bindings of exchange '{exchange}' has moved key '{}' from '{}' to '{}'", key_name(key), known[key], map[key]));
+            let stays = |queue: &String| {
+                members
+                    .iter()
+                    .filter(|(name, _)| name == queue)
+                    .eq(before.iter().filter(|(name, _)| name == queue))
+            };
+            if let Some(key) = (0..KEYS)
+                .find(|key| known[*key] != map[*key] && stays(&known[*key]) && stays(&map[*key]))
+            {
+                return Err(format!(
+                    "on {node}, a change of other bindings of exchange '{exchange}' has moved key '{}' from '{}' to '{}'",
+                    key_name(key),
+                    known[key],
+                    map[key]
+                ));
             }
         }
         self.maps.insert(name, map);
@@ -81,9 +109,20 @@ fn map(table: &Table, exchange: &str) -> Map {
     let mut route = Route::default();
     let of = |key| {
         let key = key_name(key);
-        let publish = Publish { vhost: VHOST, exchange: exchange.as_bytes(), routing_keys: &[key.as_bytes()], properties: &[] };
+        let publish = Publish {
+            vhost: VHOST,
+            exchange: exchange.as_bytes(),
+            routing_keys: &[key.as_bytes()],
+            properties: &[],
+        };
         match table.route(&publish, &mut route) {
-            Ok(()) => route.queues.iter().filter_map(|target| table.queue_by_id(target.id)).map(|queue| queue.name).collect::<Vec<_>>().join("+"),
+            Ok(()) => route
+                .queues
+                .iter()
+                .filter_map(|target| table.queue_by_id(target.id))
+                .map(|queue| queue.name)
+                .collect::<Vec<_>>()
+                .join("+"),
             Err(error) => error.to_string(),
         }
     };
@@ -95,7 +134,10 @@ mod tests {
     use super::*;
 
     fn members(names: &[&str]) -> Members {
-        names.iter().map(|name| ((*name).to_owned(), b"1".to_vec())).collect()
+        names
+            .iter()
+            .map(|name| ((*name).to_owned(), b"1".to_vec()))
+            .collect()
     }
 
     fn map(queue: impl Fn(usize) -> &'static str) -> Map {
@@ -106,11 +148,29 @@ mod tests {
     fn keys_move_only_with_bindings() {
         let mut ring = HashRing::default();
         let two = map(|key| if key % 2 == 0 { "a" } else { "b" });
-        ring.take("n1", "x", members(&["a", "b"]), two.clone()).unwrap();
-        let three = map(|key| if key % 3 == 0 { "c" } else if key % 2 == 0 { "a" } else { "b" });
-        ring.take("n1", "x", members(&["a", "b", "c"]), three).unwrap();
-        assert!(ring.take("n2", "x", members(&["a", "b"]), map(|_| "a")).unwrap_err().contains("same bindings"));
+        ring.take("n1", "x", members(&["a", "b"]), two.clone())
+            .unwrap();
+        let three = map(|key| {
+            if key % 3 == 0 {
+                "c"
+            } else if key % 2 == 0 {
+                "a"
+            } else {
+                "b"
+            }
+        });
+        ring.take("n1", "x", members(&["a", "b", "c"]), three)
+            .unwrap();
+        assert!(
+            ring.take("n2", "x", members(&["a", "b"]), map(|_| "a"))
+                .unwrap_err()
+                .contains("same bindings")
+        );
         let swapped = map(|key| if key % 2 == 0 { "b" } else { "a" });
-        assert!(ring.take("n1", "x", members(&["a", "b", "d"]), swapped).unwrap_err().contains("other bindings"));
+        assert!(
+            ring.take("n1", "x", members(&["a", "b", "d"]), swapped)
+                .unwrap_err()
+                .contains("other bindings")
+        );
     }
 }

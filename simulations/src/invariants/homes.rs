@@ -18,9 +18,14 @@ impl Homes {
                 Place::Shard(_) => None,
                 Place::Node(home, incarnation) => Some((home, incarnation)),
             };
-            let session = queue.exclusive.map(|session| (session.node, session.incarnation));
+            let session = queue
+                .exclusive
+                .map(|session| (session.node, session.incarnation));
             for (home, incarnation) in homes.into_iter().chain(session) {
-                if !table.node(home).is_some_and(|known| known.up && known.incarnation == incarnation) {
+                if !table
+                    .node(home)
+                    .is_some_and(|known| known.up && known.incarnation == incarnation)
+                {
                     return Err(format!(
                         "by the table of {node} at index {}, queue '{}' lives on incarnation {} of node {home}, which is not up",
                         table.index(),

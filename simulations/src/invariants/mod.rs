@@ -21,17 +21,53 @@ pub use patterns::matches;
 
 /// Names of all invariants, and what they say.
 pub const ALL: [(&str, &str); 13] = [
-    (Digests::NAME, "tables of equal applied index have equal digests"),
-    (Declares::NAME, "a node that may route has everything in its table that was answered, and nothing whose deletion was"),
-    ("read-your-declares", "what was declared through one node routes at once through every other, and what was unbound does not"),
-    (Homes::NAME, "queues in a node's memory exist only while that incarnation of the node is up"),
-    (HashRing::NAME, "a consistent-hash exchange with the same bindings maps keys alike at all times, and a change moves no key between queues that stay"),
-    (Messages::NAME, "what is delivered was published, as it was, by a way that was bound, once, and in order"),
-    (Exclusives::NAME, "exclusive queues of connections that are gone disappear"),
-    ("no-hang", "every operation of a client ends within its deadline"),
-    ("calm", "while nothing happens to the cluster, no client is refused or cut off"),
-    ("no-internal-error", "no client that keeps the protocol is told that it broke it, or that the server did"),
-    ("serves-again", "soon after the last fault every node serves clients again"),
-    ("nodes-start", "a node starts from whatever its disk holds after a crash"),
+    (
+        Digests::NAME,
+        "tables of equal applied index have equal digests",
+    ),
+    (
+        Declares::NAME,
+        "a node that may route has everything in its table that was answered, and nothing whose deletion was",
+    ),
+    (
+        "read-your-declares",
+        "what was declared through one node routes at once through every other, and what was unbound does not",
+    ),
+    (
+        Homes::NAME,
+        "queues in a node's memory exist only while that incarnation of the node is up",
+    ),
+    (
+        HashRing::NAME,
+        "a consistent-hash exchange with the same bindings maps keys alike at all times, and a change moves no key between queues that stay",
+    ),
+    (
+        Messages::NAME,
+        "what is delivered was published, as it was, by a way that was bound, once, and in order",
+    ),
+    (
+        Exclusives::NAME,
+        "exclusive queues of connections that are gone disappear",
+    ),
+    (
+        "no-hang",
+        "every operation of a client ends within its deadline",
+    ),
+    (
+        "calm",
+        "while nothing happens to the cluster, no client is refused or cut off",
+    ),
+    (
+        "no-internal-error",
+        "no client that keeps the protocol is told that it broke it, or that the server did",
+    ),
+    (
+        "serves-again",
+        "soon after the last fault every node serves clients again",
+    ),
+    (
+        "nodes-start",
+        "a node starts from whatever its disk holds after a crash",
+    ),
     ("no-panic", "no simulated code panics"),
 ];

@@ -16,7 +16,11 @@ pub(super) async fn run(worker: &mut Worker) {
 
 async fn consume(worker: &mut Worker, mut client: Client) -> Result<(), Failure> {
     traffic::declare(&worker.oracle, &mut client).await?;
-    let queue = if worker.chance(0.15) { traffic::MEMORY_QUEUE } else { worker.pick(&traffic::QUEUES) };
+    let queue = if worker.chance(0.15) {
+        traffic::MEMORY_QUEUE
+    } else {
+        worker.pick(&traffic::QUEUES)
+    };
     let prefetch = *worker.pick(&[1, 5, 50, 0]);
     client.consume(queue, prefetch).await?;
     let until = worker.oracle.now() + Duration::from_millis(worker.below(15_000) as u64 + 200);
@@ -45,12 +49,23 @@ async fn consume(worker: &mut Worker, mut client: Client) -> Result<(), Failure>
             client.ack(got.tag, together > 1).await?;
         }
     }
-    if worker.chance(0.5) { client.close().await } else { Ok(()) }
+    if worker.chance(0.5) {
+        client.close().await
+    } else {
+        Ok(())
+    }
 }
 
 /// Holds a delivery against what was published.
 pub(crate) fn check(oracle: &Oracle, consumer: u32, queue: &str, got: &Incoming) {
-    let delivery = Delivery { consumer, queue, exchange: &got.exchange, key: &got.key, redelivered: got.redelivered, body: &got.body };
+    let delivery = Delivery {
+        consumer,
+        queue,
+        exchange: &got.exchange,
+        key: &got.key,
+        redelivered: got.redelivered,
+        body: &got.body,
+    };
     let disturbed = oracle.last_disturbed();
     let verdict = oracle.state().messages.delivered(&delivery, disturbed);
     oracle.count_operation();

@@ -16,7 +16,10 @@ pub(super) async fn run(worker: &mut Worker) {
             match one(worker, &mut client).await {
                 Ok(()) => {}
                 Err(Failure::ChannelClosed(code, text)) if !CONFLICTS.contains(&code) => {
-                    worker.oracle.violated("no-internal-error", format_args!("a conflict over a name ended in {code} {text}"));
+                    worker.oracle.violated(
+                        "no-internal-error",
+                        format_args!("a conflict over a name ended in {code} {text}"),
+                    );
                 }
                 Err(failure) if failure.is_fatal() => break,
                 Err(_) => {}
@@ -27,16 +30,23 @@ pub(super) async fn run(worker: &mut Worker) {
 }
 
 async fn one(worker: &mut Worker, client: &mut Client) -> Result<(), Failure> {
-    let (queue, exchange) = (format!("s.q{}", worker.below(NAMES)), format!("s.x{}", worker.below(NAMES)));
+    let (queue, exchange) = (
+        format!("s.q{}", worker.below(NAMES)),
+        format!("s.x{}", worker.below(NAMES)),
+    );
     let key = (*worker.pick(&["a", "b", "#"])).to_owned();
     match worker.below(10) {
         0 | 1 => {
             let (durable, exclusive) = (worker.chance(0.7), worker.chance(0.2));
-            client.declare_queue(&queue, durable && !exclusive, exclusive).await
+            client
+                .declare_queue(&queue, durable && !exclusive, exclusive)
+                .await
         }
         2 | 3 => {
             let kind = *worker.pick(&["direct", "fanout", "topic"]);
-            client.declare_exchange(&exchange, kind, worker.chance(0.7)).await
+            client
+                .declare_exchange(&exchange, kind, worker.chance(0.7))
+                .await
         }
         4..=6 => client.bind(&queue, &exchange, &key).await,
         7 => client.unbind(&queue, &exchange, &key).await,

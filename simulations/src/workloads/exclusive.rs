@@ -22,17 +22,30 @@ pub(super) async fn run(worker: &mut Worker) {
 async fn one_life(worker: &mut Worker, mut client: Client, queue: &str) -> Result<(), Failure> {
     client.declare_queue(queue, false, true).await?;
     if worker.chance(0.5) {
-        worker.oracle.state().messages.exchange("amq.fanout", "fanout");
+        worker
+            .oracle
+            .state()
+            .messages
+            .exchange("amq.fanout", "fanout");
         client.bind(queue, "amq.fanout", "").await?;
     }
     client.confirm().await?;
     // Nobody but this connection can take the queue away, and it is there.
     let (returned, _) = client.publish_and_wait("", queue).await?;
     if returned {
-        worker.oracle.violated("read-your-declares", format_args!("a message for exclusive queue '{queue}' was returned to the connection that has it"));
+        worker.oracle.violated(
+            "read-your-declares",
+            format_args!(
+                "a message for exclusive queue '{queue}' was returned to the connection that has it"
+            ),
+        );
     }
     worker.think().await;
-    if worker.chance(0.5) { client.close().await } else { Ok(()) }
+    if worker.chance(0.5) {
+        client.close().await
+    } else {
+        Ok(())
+    }
 }
 
 /// Asks for the name until it is free.
@@ -45,8 +58,15 @@ async fn take_again(worker: &mut Worker, queue: &str) {
                 return;
             }
             Err(Failure::ChannelClosed(405, _)) => {
-                let (waited, calm) = (worker.oracle.now() - lost, worker.oracle.now() - worker.oracle.last_disturbed());
-                let verdict = worker.oracle.state().exclusives.still_taken(queue, waited, calm);
+                let (waited, calm) = (
+                    worker.oracle.now() - lost,
+                    worker.oracle.now() - worker.oracle.last_disturbed(),
+                );
+                let verdict = worker
+                    .oracle
+                    .state()
+                    .exclusives
+                    .still_taken(queue, waited, calm);
                 worker.oracle.judge(Exclusives::NAME, verdict);
             }
             Err(Failure::ChannelClosed(code, text)) => {

@@ -7,7 +7,11 @@ const QUEUES: usize = 6;
 
 pub(super) async fn run(worker: &mut Worker) {
     let exchange = format!("h.{}", worker.host);
-    worker.oracle.state().messages.exchange(&exchange, "x-consistent-hash");
+    worker
+        .oracle
+        .state()
+        .messages
+        .exchange(&exchange, "x-consistent-hash");
     while let Some(client) = worker.connect().await {
         let _ = keep(worker, client, &exchange).await;
         worker.think().await;
@@ -15,7 +19,9 @@ pub(super) async fn run(worker: &mut Worker) {
 }
 
 async fn keep(worker: &mut Worker, mut client: Client, exchange: &str) -> Result<(), Failure> {
-    client.declare_exchange(exchange, "x-consistent-hash", true).await?;
+    client
+        .declare_exchange(exchange, "x-consistent-hash", true)
+        .await?;
     let queue = |number: usize| format!("{exchange}.q{number}");
     // The first queue stays bound for good.
     client.declare_queue(&queue(0), true, false).await?;
@@ -40,7 +46,12 @@ async fn keep(worker: &mut Worker, mut client: Client, exchange: &str) -> Result
 }
 
 /// A queue comes, changes its weight, or goes.
-async fn change(worker: &mut Worker, client: &mut Client, exchange: &str, queue: &str) -> Result<(), Failure> {
+async fn change(
+    worker: &mut Worker,
+    client: &mut Client,
+    exchange: &str,
+    queue: &str,
+) -> Result<(), Failure> {
     let weight = (worker.below(4) + 1).to_string();
     match worker.below(3) {
         0 => client.delete_queue(queue).await,

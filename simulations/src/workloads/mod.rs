@@ -39,7 +39,14 @@ pub enum Workload {
 
 impl Workload {
     /// All sorts.
-    pub const ALL: [Self; 6] = [Self::Topology, Self::Publish, Self::Consume, Self::Exclusive, Self::Hash, Self::Contend];
+    pub const ALL: [Self; 6] = [
+        Self::Topology,
+        Self::Publish,
+        Self::Consume,
+        Self::Exclusive,
+        Self::Hash,
+        Self::Contend,
+    ];
 
     /// Its name, for people.
     #[must_use]
@@ -73,7 +80,14 @@ pub(crate) fn host(client: usize) -> String {
 impl Worker {
     pub(crate) fn new(options: &Options, client: usize, oracle: Oracle) -> Self {
         let rng = StdRng::seed_from_u64(options.seed ^ (client as u64 + 1).rotate_left(40));
-        Self { oracle, host: host(client), rng, nodes: options.nodes, think: options.think, heartbeat_s: options.heartbeat_s }
+        Self {
+            oracle,
+            host: host(client),
+            rng,
+            nodes: options.nodes,
+            think: options.think,
+            heartbeat_s: options.heartbeat_s,
+        }
     }
 
     /// Works until told to stop.

@@ -43,12 +43,21 @@ async fn publish(worker: &mut Worker, mut client: Client, bursts: usize) -> Resu
 /// Waits until at most so many publishes are unconfirmed.
 async fn settle(worker: &Worker, client: &mut Client, most: usize) -> Result<(), Failure> {
     while client.unconfirmed() > most || most > 0 {
-        let wait = if client.unconfirmed() > most { Duration::from_secs(30) } else { Duration::ZERO };
+        let wait = if client.unconfirmed() > most {
+            Duration::from_secs(30)
+        } else {
+            Duration::ZERO
+        };
         match client.next_event(wait).await? {
             Some(Event::Confirmed(ids, true)) => worker.oracle.confirmed(&ids),
             Some(Event::Confirmed(ids, false)) => {
                 if worker.oracle.is_calm_for(CALM) {
-                    let what = format!("{} had {} publishes refused, although nothing has happened since {:?}", worker.host, ids.len(), worker.oracle.last_disturbed());
+                    let what = format!(
+                        "{} had {} publishes refused, although nothing has happened since {:?}",
+                        worker.host,
+                        ids.len(),
+                        worker.oracle.last_disturbed()
+                    );
                     worker.oracle.violated("calm", what);
                 }
             }

@@ -33,7 +33,11 @@ struct Bound {
 
 impl Bound {
     fn fact(&self) -> Fact {
-        Fact::Binding { source: self.exchange.clone(), queue: self.queue.clone(), key: self.key.clone() }
+        Fact::Binding {
+            source: self.exchange.clone(),
+            queue: self.queue.clone(),
+            key: self.key.clone(),
+        }
     }
 }
 
@@ -63,8 +67,14 @@ pub(super) async fn run(worker: &mut Worker) {
                 return;
             }
             let node = client.node();
-            let mut step = Step { worker, own: &mut own };
-            let failed = step.run(&mut client).await.is_err_and(|failure| failure.is_fatal());
+            let mut step = Step {
+                worker,
+                own: &mut own,
+            };
+            let failed = step
+                .run(&mut client)
+                .await
+                .is_err_and(|failure| failure.is_fatal());
             if failed {
                 break;
             }
@@ -79,7 +89,11 @@ pub(super) async fn run(worker: &mut Worker) {
 impl Step<'_> {
     /// Makes one change.
     async fn run(&mut self, client: &mut Client) -> Result<(), Failure> {
-        let (exchanges, queues, bindings) = (self.own.exchanges.len(), self.own.queues.len(), self.own.bindings.len());
+        let (exchanges, queues, bindings) = (
+            self.own.exchanges.len(),
+            self.own.queues.len(),
+            self.own.bindings.len(),
+        );
         match self.worker.below(20) {
             0..=3 if exchanges < 4 => self.declare_exchange(client).await,
             0..=7 if queues < 5 => self.declare_queue(client).await,
@@ -107,9 +121,20 @@ impl Step<'_> {
     }
 
     async fn declare_exchange(&mut self, client: &mut Client) -> Result<(), Failure> {
-        let exchange = Exchange { name: self.new_name('x'), kind: *self.worker.pick(&KINDS), durable: self.worker.chance(0.8), made: self.worker.oracle.now() };
-        self.worker.oracle.state().messages.exchange(&exchange.name, exchange.kind);
-        let result = client.declare_exchange(&exchange.name, exchange.kind, exchange.durable).await;
+        let exchange = Exchange {
+            name: self.new_name('x'),
+            kind: self.worker.pick::<&'static str>(&KINDS),
+            durable: self.worker.chance(0.8),
+            made: self.worker.oracle.now(),
+        };
+        self.worker
+            .oracle
+            .state()
+            .messages
+            .exchange(&exchange.name, exchange.kind);
+        let result = client
+            .declare_exchange(&exchange.name, exchange.kind, exchange.durable)
+            .await;
         self.expect(&result, true, "declare", &exchange.name, client.node());
         result?;
         if exchange.durable {
@@ -120,11 +145,21 @@ impl Step<'_> {
     }
 
     async fn declare_queue(&mut self, client: &mut Client) -> Result<(), Failure> {
-        let again = if self.worker.chance(0.5) { self.own.free.pop() } else { None };
+        let again = if self.worker.chance(0.5) {
+            self.own.free.pop()
+        } else {
+            None
+        };
         let name = again.unwrap_or_else(|| self.new_name('q'));
-        let queue = Queue { name, durable: self.worker.chance(0.75), made: self.worker.oracle.now() };
+        let queue = Queue {
+            name,
+            durable: self.worker.chance(0.75),
+            made: self.worker.oracle.now(),
+        };
         self.unsettle(&Fact::Queue(queue.name.clone()));
-        let result = client.declare_queue(&queue.name, queue.durable, false).await;
+        let result = client
+            .declare_queue(&queue.name, queue.durable, false)
+            .await;
         self.expect(&result, true, "declare", &queue.name, client.node());
         result?;
         if queue.durable {
@@ -135,7 +170,10 @@ impl Step<'_> {
     }
 
     async fn bind(&mut self, client: &mut Client) -> Result<(), Failure> {
-        let (x, q) = (self.worker.below(self.own.exchanges.len()), self.worker.below(self.own.queues.len()));
+        let (x, q) = (
+            self.worker.below(self.own.exchanges.len()),
+            self.worker.below(self.own.queues.len()),
+        );
         let (exchange, queue) = (&self.own.exchanges[x], &self.own.queues[q]);
         let durable = exchange.durable && queue.durable;
         let keys: &[&str] = match exchange.kind {
@@ -143,10 +181,20 @@ impl Step<'_> {
             "x-consistent-hash" => &["1", "3"],
             _ => &["a.b", "c", "a.x"],
         };
-        let bound = Bound { exchange: exchange.name.clone(), queue: queue.name.clone(), key: (*self.worker.pick(keys)).to_owned() };
+        let bound = Bound {
+            exchange: exchange.name.clone(),
+            queue: queue.name.clone(),
+            key: (*self.worker.pick(keys)).to_owned(),
+        };
         self.unsettle(&bound.fact());
         let result = client.bind(&bound.queue, &bound.exchange, &bound.key).await;
-        self.expect(&result, durable, "bind", &bound.fact().to_string(), client.node());
+        self.expect(
+            &result,
+            durable,
+            "bind",
+            &bound.fact().to_string(),
+            client.node(),
+        );
         if let Err(failure) = result {
             self.retire_queue(&bound.queue);
             self.retire_exchange(&bound.exchange);
@@ -155,7 +203,12 @@ impl Step<'_> {
         if durable {
             self.settle(bound.fact(), true);
         }
-        if !self.own.bindings.iter().any(|known| known.fact() == bound.fact()) {
+        if !self
+            .own
+            .bindings
+            .iter()
+            .any(|known| known.fact() == bound.fact())
+        {
             self.own.bindings.push(bound);
         }
         Ok(())
@@ -166,8 +219,16 @@ impl Step<'_> {
         let bound = self.own.bindings.swap_remove(place);
         let durable = self.is_durable(&bound);
         self.unsettle(&bound.fact());
-        let result = client.unbind(&bound.queue, &bound.exchange, &bound.key).await;
-        self.expect(&result, durable, "unbind", &bound.fact().to_string(), client.node());
+        let result = client
+            .unbind(&bound.queue, &bound.exchange, &bound.key)
+            .await;
+        self.expect(
+            &result,
+            durable,
+            "unbind",
+            &bound.fact().to_string(),
+            client.node(),
+        );
         if let Err(failure) = result {
             self.retire_queue(&bound.queue);
             self.retire_exchange(&bound.exchange);
@@ -180,7 +241,14 @@ impl Step<'_> {
     async fn delete_queue(&mut self, client: &mut Client) -> Result<(), Failure> {
         let place = self.worker.below(self.own.queues.len());
         let queue = self.own.queues.swap_remove(place);
-        let facts: Vec<Fact> = self.own.bindings.iter().filter(|bound| bound.queue == queue.name).map(Bound::fact).chain([Fact::Queue(queue.name.clone())]).collect();
+        let facts: Vec<Fact> = self
+            .own
+            .bindings
+            .iter()
+            .filter(|bound| bound.queue == queue.name)
+            .map(Bound::fact)
+            .chain([Fact::Queue(queue.name.clone())])
+            .collect();
         facts.iter().for_each(|fact| self.unsettle(fact));
         let result = client.delete_queue(&queue.name).await;
         self.expect(&result, true, "delete", &queue.name, client.node());
@@ -198,7 +266,14 @@ impl Step<'_> {
         let place = self.worker.below(self.own.exchanges.len());
         let name = self.own.exchanges[place].name.clone();
         self.unsettle(&Fact::Exchange(name.clone()));
-        let facts: Vec<Fact> = self.own.bindings.iter().filter(|bound| bound.exchange == name).map(Bound::fact).chain([Fact::Exchange(name.clone())]).collect();
+        let facts: Vec<Fact> = self
+            .own
+            .bindings
+            .iter()
+            .filter(|bound| bound.exchange == name)
+            .map(Bound::fact)
+            .chain([Fact::Exchange(name.clone())])
+            .collect();
         // Its name is never used again, whatever comes of it.
         self.retire_exchange(&name);
         let result = client.delete_exchange(&name).await;
@@ -209,31 +284,66 @@ impl Step<'_> {
     }
 
     fn is_durable(&self, bound: &Bound) -> bool {
-        let exchange = self.own.exchanges.iter().find(|exchange| exchange.name == bound.exchange);
-        let queue = self.own.queues.iter().find(|queue| queue.name == bound.queue);
-        exchange.is_some_and(|exchange| exchange.durable) && queue.is_some_and(|queue| queue.durable)
+        let exchange = self
+            .own
+            .exchanges
+            .iter()
+            .find(|exchange| exchange.name == bound.exchange);
+        let queue = self
+            .own
+            .queues
+            .iter()
+            .find(|queue| queue.name == bound.queue);
+        exchange.is_some_and(|exchange| exchange.durable)
+            && queue.is_some_and(|queue| queue.durable)
     }
 
     /// Nobody else changes these names, so a refusal means that a node did not know what was answered before, unless it may have gone with another node.
-    fn expect(&self, result: &Result<(), Failure>, sure: bool, what: &str, whom: &str, node: usize) {
+    fn expect(
+        &self,
+        result: &Result<(), Failure>,
+        sure: bool,
+        what: &str,
+        whom: &str,
+        node: usize,
+    ) {
         if let Err(Failure::ChannelClosed(code, text)) = result
             && sure
         {
-            self.worker.oracle.violated(NAME, format_args!("{} has refused to {what} {whom}: {code} {text}", node_name(node)));
+            self.worker.oracle.violated(
+                NAME,
+                format_args!(
+                    "{} has refused to {what} {whom}: {code} {text}",
+                    node_name(node)
+                ),
+            );
         }
     }
 
     /// The queue is not known to be there any more, nor are its bindings, nor what its exchanges do with a message.
     fn retire_queue(&mut self, name: &str) {
-        let exchanges: Vec<String> = self.own.bindings.iter().filter(|bound| bound.queue == name).map(|bound| bound.exchange.clone()).collect();
-        exchanges.iter().for_each(|exchange| self.retire_exchange(exchange));
+        let exchanges: Vec<String> = self
+            .own
+            .bindings
+            .iter()
+            .filter(|bound| bound.queue == name)
+            .map(|bound| bound.exchange.clone())
+            .collect();
+        exchanges
+            .iter()
+            .for_each(|exchange| self.retire_exchange(exchange));
         self.unsettle(&Fact::Queue(name.to_owned()));
         self.own.queues.retain(|queue| queue.name != name);
     }
 
     fn retire_exchange(&mut self, name: &str) {
         self.unsettle(&Fact::Exchange(name.to_owned()));
-        for bound in self.own.bindings.iter().filter(|bound| bound.exchange == name) {
+        for bound in self
+            .own
+            .bindings
+            .iter()
+            .filter(|bound| bound.exchange == name)
+        {
             self.unsettle(&bound.fact());
         }
         self.own.bindings.retain(|bound| bound.exchange != name);
@@ -272,7 +382,9 @@ impl Step<'_> {
                 *other = Some(client);
             }
             Err(Failure::ChannelClosed(code, text)) => {
-                if self.own.exchanges[place].durable || self.worker.oracle.last_disturbed() < self.own.exchanges[place].made {
+                if self.own.exchanges[place].durable
+                    || self.worker.oracle.last_disturbed() < self.own.exchanges[place].made
+                {
                     self.worker.oracle.violated(NAME, format_args!("{} refuses a publish to '{name}', whose declare was answered: {code} {text}", node_name(client.node())));
                 }
             }
@@ -280,22 +392,51 @@ impl Step<'_> {
         }
     }
 
-    fn judge(&self, exchange: usize, key: &str, returned: bool, ok: bool, node: usize, began: Duration) {
+    fn judge(
+        &self,
+        exchange: usize,
+        key: &str,
+        returned: bool,
+        ok: bool,
+        node: usize,
+        began: Duration,
+    ) {
         let exchange = &self.own.exchanges[exchange];
-        let hits: Vec<&Bound> = self.own.bindings.iter().filter(|bound| bound.exchange == exchange.name && matches(exchange.kind, &bound.key, key)).collect();
+        let hits: Vec<&Bound> = self
+            .own
+            .bindings
+            .iter()
+            .filter(|bound| {
+                bound.exchange == exchange.name && matches(exchange.kind, &bound.key, key)
+            })
+            .collect();
         let quiet_since = |made: Duration| self.worker.oracle.last_disturbed() < made;
         let is_there = |bound: &&&Bound| {
-            let made = self.own.queues.iter().find(|queue| queue.name == bound.queue).map_or(began, |queue| queue.made);
+            let made = self
+                .own
+                .queues
+                .iter()
+                .find(|queue| queue.name == bound.queue)
+                .map_or(began, |queue| queue.made);
             self.is_durable(bound) || quiet_since(made.min(exchange.made))
         };
         if let Some(bound) = hits.iter().find(is_there)
             && returned
         {
-            let what = format!("{} has returned a message with key '{key}' to '{}', although the {} was answered", node_name(node), exchange.name, bound.fact());
+            let what = format!(
+                "{} has returned a message with key '{key}' to '{}', although the {} was answered",
+                node_name(node),
+                exchange.name,
+                bound.fact()
+            );
             self.worker.oracle.violated(NAME, what);
         }
         if hits.is_empty() && !returned && ok {
-            let what = format!("{} has routed a message with key '{key}' to '{}', although nothing that matches is bound to it", node_name(node), exchange.name);
+            let what = format!(
+                "{} has routed a message with key '{key}' to '{}', although nothing that matches is bound to it",
+                node_name(node),
+                exchange.name
+            );
             self.worker.oracle.violated(NAME, what);
         }
     }

@@ -7,7 +7,11 @@ use crate::oracle::Oracle;
 pub(crate) const QUEUES: [&str; 3] = ["w.a", "w.b", "w.c"];
 /// A queue that lives in a node's memory, and goes with it.
 pub(crate) const MEMORY_QUEUE: &str = "w.memory";
-const EXCHANGES: [(&str, &str); 3] = [("x.direct", "direct"), ("x.topic", "topic"), ("x.fanout", "fanout")];
+const EXCHANGES: [(&str, &str); 3] = [
+    ("x.direct", "direct"),
+    ("x.topic", "topic"),
+    ("x.fanout", "fanout"),
+];
 const BINDINGS: [(&str, &str, &str); 7] = [
     ("w.a", "x.direct", "a"),
     ("w.b", "x.direct", "b"),
