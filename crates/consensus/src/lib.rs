@@ -36,6 +36,7 @@ mod presence;
 mod proposer;
 mod raft;
 mod serve;
+mod shards;
 mod shared;
 mod snapshots;
 mod status;
@@ -46,6 +47,10 @@ mod wire;
 pub use config::{Config, OpenError, ProposeError};
 pub use metadata::Metadata;
 pub use proposer::Proposed;
+pub use shards::{
+    ChangeError, Committed, Leadership, Replica, ReplicaStatus, ShardOpenError, ShardStatus,
+    Shards, ShardsConfig,
+};
 pub use shared::SharedTable;
 pub use status::{MemberStatus, Status};
 

@@ -104,9 +104,9 @@ impl Limits {
                 self.frame_bytes_max
             ));
         }
-        if !(64 << 10..=256 << 20).contains(&self.lane_window_bytes) {
+        if !(64 << 10..=128 << 20).contains(&self.lane_window_bytes) {
             return Err(format!(
-                "a lane's window of {} bytes: between 64 KiB and 256 MiB is possible",
+                "a lane's window of {} bytes: between 64 KiB and 128 MiB is possible",
                 self.lane_window_bytes
             ));
         }

@@ -6,6 +6,9 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use std::fmt;
 
+/// How many lanes there are.
+pub(crate) const LANES: usize = 6;
+
 /// A class of traffic, with a stream of its own on each link. Each is ordered in itself; there is no order among lanes.
 #[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
 pub enum Lane {
@@ -17,11 +20,22 @@ pub enum Lane {
     Publish,
     /// Deliveries on their way to consumers.
     Delivery,
+    /// Heartbeats, votes and hand-over of the shards' groups: small, and late ones cost elections.
+    ShardPulse,
+    /// Entries and views of the shards' groups: bulk, whose writers wait for its being stored.
+    Shard,
 }
 
 impl Lane {
     /// Every lane, by its byte on the wire.
-    pub const ALL: [Lane; 4] = [Lane::Raft, Lane::Control, Lane::Publish, Lane::Delivery];
+    pub const ALL: [Lane; LANES] = [
+        Lane::Raft,
+        Lane::Control,
+        Lane::Publish,
+        Lane::Delivery,
+        Lane::ShardPulse,
+        Lane::Shard,
+    ];
 
     pub(crate) fn index(self) -> usize {
         match self {
@@ -29,6 +43,8 @@ impl Lane {
             Lane::Control => 1,
             Lane::Publish => 2,
             Lane::Delivery => 3,
+            Lane::ShardPulse => 4,
+            Lane::Shard => 5,
         }
     }
 
@@ -38,6 +54,8 @@ impl Lane {
             Lane::Control => 1,
             Lane::Publish => 2,
             Lane::Delivery => 3,
+            Lane::ShardPulse => 4,
+            Lane::Shard => 5,
         }
     }
 
@@ -48,8 +66,9 @@ impl Lane {
     /// QUIC stream priority: of the streams with something to send, only those of the greatest priority get into a packet.
     pub(crate) fn priority(self) -> i32 {
         match self {
-            Lane::Raft => 3,
-            Lane::Control => 2,
+            Lane::Raft => 4,
+            Lane::ShardPulse | Lane::Control => 3,
+            Lane::Shard => 2,
             Lane::Delivery => 1,
             Lane::Publish => 0,
         }

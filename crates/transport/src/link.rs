@@ -7,7 +7,7 @@ use crate::{
     Frame, Handler, Hello, Lane, RequestError, Unreachable,
     close::{CloseCode, Ended},
     config::Limits,
-    frame::{Decoder, Encoder, Envelope, Kind},
+    frame::{Decoder, Encoder, Envelope, Kind, LANES},
     handler::ReplyTo,
     queue::{LaneQueue, PushError},
 };
@@ -59,7 +59,7 @@ const WRITE_LEN: usize = 256 * 1024;
 const READ_CHUNKS: usize = 64;
 
 /// The lanes of a connection, indexed by [`Lane::index`].
-pub(crate) type LaneStreams = [(SendStream, RecvStream); 4];
+pub(crate) type LaneStreams = [(SendStream, RecvStream); LANES];
 
 pub(crate) struct Link {
     pub id: LinkId,
@@ -68,7 +68,7 @@ pub(crate) struct Link {
     dialled: bool,
     since: Instant,
     limits: Limits,
-    queues: [LaneQueue; 4],
+    queues: [LaneQueue; LANES],
     requests: Mutex<Requests>,
     /// Set as soon as the end is known, before the link is taken off the list of links.
     closing: AtomicBool,

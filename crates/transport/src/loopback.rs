@@ -3,7 +3,7 @@
 use crate::{
     Frame, Handler, Lane, ReplyTo, RequestError, Unreachable,
     config::Limits,
-    frame::{Envelope, Kind},
+    frame::{Envelope, Kind, LANES},
     queue::{LaneQueue, PushError},
 };
 use parking_lot::Mutex;
@@ -14,7 +14,7 @@ use warren_model::NodeId;
 pub(crate) struct Loopback {
     own: NodeId,
     limits: Limits,
-    queues: [LaneQueue; 4],
+    queues: [LaneQueue; LANES],
     requests: Mutex<Requests>,
 }
 

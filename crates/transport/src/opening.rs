@@ -7,6 +7,7 @@
 use crate::{
     Hello, Lane,
     close::{CloseCode, Ended},
+    frame::LANES,
     hello::ReadError,
     link::LaneStreams,
     peers,
@@ -123,16 +124,14 @@ async fn introduce(
         send.write_all(&[lane.byte()]).await.map_err(|e| lost(&e))?;
         Ok((send, recv))
     };
-    let [a, b, c, d] = Lane::ALL;
-    Ok((
-        hello,
-        [
-            open(a).await?,
-            open(b).await?,
-            open(c).await?,
-            open(d).await?,
-        ],
-    ))
+    let mut lanes = Vec::with_capacity(LANES);
+    for lane in Lane::ALL {
+        lanes.push(open(lane).await?);
+    }
+    let lanes = lanes
+        .try_into()
+        .map_err(|_| Ended::Lost("lanes are missing".into()))?;
+    Ok((hello, lanes))
 }
 
 /// Says no to the peer, and why.
@@ -243,7 +242,7 @@ async fn answer(
 }
 
 async fn take_lanes(connection: &Connection) -> Result<LaneStreams, Ended> {
-    let mut lanes = [const { None }; 4];
+    let mut lanes = [const { None }; LANES];
     while lanes.iter().any(Option::is_none) {
         let (send, mut recv) = connection.accept_bi().await.map_err(|e| Ended::of(&e))?;
         let mut byte = [0];
@@ -256,10 +255,10 @@ async fn take_lanes(connection: &Connection) -> Result<LaneStreams, Ended> {
             .map_err(|e| Ended::Lost(e.to_string()))?;
         lanes[lane.index()] = Some((send, recv));
     }
-    match lanes {
-        [Some(a), Some(b), Some(c), Some(d)] => Ok([a, b, c, d]),
-        _ => Err(Ended::Lost("lanes are missing".into())),
-    }
+    let lanes: Vec<_> = lanes.into_iter().flatten().collect();
+    lanes
+        .try_into()
+        .map_err(|_| Ended::Lost("lanes are missing".into()))
 }
 
 /// Whether this node may be linked with that peer at all.

@@ -392,10 +392,12 @@ impl Inner {
 /// which fails above 65,507 bytes, and quinn takes that failure for a lost probe: with a payload above 6,550 every full batch is lost.
 const MTU_MAX: u16 = 6_500;
 
+const LANES: u32 = Lane::ALL.len() as u32;
+
 fn quic_config(config: &Config) -> Result<Arc<TransportConfig>, StartError> {
     let window = config.limits.lane_window_bytes;
     // Room for every lane's full window and the greetings, so that no lane waits for another's.
-    let all = window * 4 + (64 << 10);
+    let all = window * LANES + (64 << 10);
     let mut quic = TransportConfig::default();
     let idle = config
         .idle_timeout
@@ -406,7 +408,7 @@ fn quic_config(config: &Config) -> Result<Arc<TransportConfig>, StartError> {
     quic.max_idle_timeout(Some(idle))
         .keep_alive_interval(Some(config.heartbeat))
         // The greeting's stream and the lanes.
-        .max_concurrent_bidi_streams(VarInt::from_u32(5))
+        .max_concurrent_bidi_streams(VarInt::from_u32(LANES + 1))
         .max_concurrent_uni_streams(VarInt::from_u32(0))
         .datagram_receive_buffer_size(None)
         .stream_receive_window(VarInt::from_u32(window))

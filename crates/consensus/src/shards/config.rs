@@ -1,0 +1,121 @@
+//! How the groups of shards are set up, and what can go wrong with them.
+
+use std::time::Duration;
+
+use warren_model::{NodeId, ShardId};
+use warren_storage::StorageError;
+
+/// What the groups of all shards of a node have in common.
+#[derive(Clone, Debug)]
+pub struct ShardsConfig {
+    /// This node's identity.
+    pub node: NodeId,
+    /// Period of the leaders' heartbeats.
+    pub heartbeat: Duration,
+    /// Least and greatest time without a leader after which a replica stands for election.
+    pub election_timeout: (Duration, Duration),
+    /// How long an append may take before its link counts as stuck. A leader's death is noticed by its heartbeats, not by this.
+    pub append_deadline: Duration,
+    /// Where all randomness comes from. In production: drawn at random at each start.
+    pub seed: u64,
+}
+
+impl ShardsConfig {
+    /// A configuration with the usual periods.
+    #[must_use]
+    pub fn new(node: NodeId, seed: u64) -> Self {
+        Self {
+            node,
+            heartbeat: Duration::from_millis(50),
+            election_timeout: (Duration::from_millis(200), Duration::from_millis(400)),
+            append_deadline: Duration::from_secs(5),
+            seed,
+        }
+    }
+}
+
+/// Why a shard's group could not be opened on this node.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum ShardOpenError {
+    /// The storage failed.
+    #[error("shard {shard}: {source}", shard = shard.0)]
+    Storage {
+        /// The shard.
+        shard: ShardId,
+        /// What failed.
+        source: StorageError,
+    },
+    /// Stored bytes are not what they should be, or state and log do not fit together.
+    #[error(
+        "shard {shard}: {why}; restore this node from its peers: wipe its data folder and let it join again",
+        shard = shard.0
+    )]
+    Malformed {
+        /// The shard.
+        shard: ShardId,
+        /// What is wrong.
+        why: String,
+    },
+    /// The configuration contradicts itself, or openraft refused to start.
+    #[error("the group of shard {shard} did not start: {why}", shard = shard.0)]
+    Raft {
+        /// The shard.
+        shard: ShardId,
+        /// Why, for people.
+        why: String,
+    },
+    /// The groups of this node are shut down.
+    #[error("this node is shutting down")]
+    Stopped,
+}
+
+/// Why replicas or the leader of a shard were not changed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ChangeError {
+    /// The group does not run on this node.
+    #[error("shard {shard} does not run on this node", shard = shard.0)]
+    NotOpen {
+        /// The shard.
+        shard: ShardId,
+    },
+    /// Only the leader can change the group; ask the one that leads.
+    #[error("this node does not lead shard {shard}", shard = shard.0)]
+    NotLeading {
+        /// The shard.
+        shard: ShardId,
+        /// Who leads, as far as this node knows.
+        leader: Option<NodeId>,
+    },
+    /// A group has at least one replica.
+    #[error("shard {shard} must keep at least one replica", shard = shard.0)]
+    NoReplicas {
+        /// The shard.
+        shard: ShardId,
+    },
+    /// Leadership can only be handed to a replica that votes.
+    #[error("node {to} is no voting replica of shard {shard}", shard = shard.0)]
+    NotAReplica {
+        /// The shard.
+        shard: ShardId,
+        /// The node.
+        to: NodeId,
+    },
+    /// It did not happen in time. It may still happen: look at the status.
+    #[error("shard {shard}: {what} did not complete within {waited:?}", shard = shard.0)]
+    TimedOut {
+        /// The shard.
+        shard: ShardId,
+        /// What did not complete.
+        what: &'static str,
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// The group refused, or stopped meanwhile.
+    #[error("shard {shard}: {why}", shard = shard.0)]
+    Refused {
+        /// The shard.
+        shard: ShardId,
+        /// Why, for people.
+        why: String,
+    },
+}
