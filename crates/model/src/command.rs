@@ -96,6 +96,20 @@ pub enum Command {
         /// Its new owner; must be up.
         to: NodeId,
     },
+    /// Says which nodes are to hold replicas of shards. The first placement of a shard founds its group.
+    PlaceShards {
+        /// What changes; other shards stay as they are.
+        placements: Vec<Placement>,
+    },
+}
+
+/// Where a shard's replicas are to be.
+#[derive(Archive, Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
+pub struct Placement {
+    /// The shard.
+    pub shard: ShardId,
+    /// Nodes that are to hold replicas, the preferred leader first.
+    pub replicas: Vec<NodeId>,
 }
 
 /// A node's incarnation comes into service.

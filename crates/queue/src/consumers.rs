@@ -115,7 +115,38 @@ impl Consumers {
 
     /// The holder that stands for `id`'s gets.
     pub(crate) fn getter(&mut self, id: ConsumerId) -> u32 {
-        let index = match self.index_of(id) {
+        self.holder(id)
+    }
+
+    /// The consumer, or what stands for its gets, that now holds one more message.
+    pub(crate) fn holder(&mut self, id: ConsumerId) -> u32 {
+        let index = self.holder_at(id);
+        self.holds_one_more(index);
+        index
+    }
+
+    pub(crate) fn holds_one_more(&mut self, index: u32) {
+        if let Some(consumer) = self.get_mut(index) {
+            consumer.unacked += 1;
+        }
+    }
+
+    /// Whether a consumer could take a message.
+    pub(crate) fn any_able(&self) -> bool {
+        self.able
+            .iter()
+            .any(|&i| self.list[i as usize].as_ref().is_some_and(Consumer::able))
+            || (self.by_leave > 0
+                && self
+                    .list
+                    .iter()
+                    .flatten()
+                    .any(|c| c.waits_for_leave() || (c.active && c.asked)))
+    }
+
+    /// The consumer, or what stands for its gets.
+    pub(crate) fn holder_at(&mut self, id: ConsumerId) -> u32 {
+        match self.index_of(id) {
             Some(index) => index,
             None => self.insert(
                 id,
@@ -127,11 +158,7 @@ impl Consumers {
                 },
                 false,
             ),
-        };
-        if let Some(consumer) = self.get_mut(index) {
-            consumer.unacked += 1;
         }
-        index
     }
 
     fn insert(&mut self, id: ConsumerId, subscription: Subscription, active: bool) -> u32 {

@@ -11,7 +11,10 @@
 
 mod blocks;
 mod consumers;
+pub mod entry;
+pub mod index;
 mod messages;
+pub mod shard;
 #[cfg(test)]
 mod tests;
 
@@ -32,6 +35,9 @@ pub trait Sink {
     fn give_back(&mut self, to: ConsumerId, unused: u32);
     /// The queue is gone and the consumer with it.
     fn cancelled(&mut self, to: ConsumerId);
+    /// A message was delivered for good, since its consumer does not acknowledge. Of interest where it is replicated that it is gone.
+    #[inline]
+    fn consumed(&mut self, _position: u64) {}
 }
 
 /// One message on its way to a consumer.
@@ -199,7 +205,20 @@ impl Queue {
         settlement: Settlement,
         sink: &mut impl Sink,
     ) -> u32 {
+        self.settle_or(id, positions, settlement, sink, |_| {})
+    }
+
+    /// The same; `missed` gets each position that the consumer does not hold here.
+    pub fn settle_or(
+        &mut self,
+        id: ConsumerId,
+        positions: &[u64],
+        settlement: Settlement,
+        sink: &mut impl Sink,
+        mut missed: impl FnMut(u64),
+    ) -> u32 {
         let Some(holder) = self.consumers.index_of(id) else {
+            positions.iter().copied().for_each(missed);
             return 0;
         };
         let mut settled = 0;
@@ -208,6 +227,9 @@ impl Queue {
                 Settlement::Accept | Settlement::Discard => self.messages.remove(position, holder),
                 Settlement::Requeue => self.messages.requeue(position, holder),
             };
+            if !found {
+                missed(position);
+            }
             settled += u32::from(found);
         }
         self.consumers.settled(holder, settled);
@@ -248,22 +270,95 @@ impl Queue {
         self.messages.purge()
     }
 
-    /// Takes messages over from the queue's earlier owner: they go before all that has come here.
-    pub fn adopt(
+    /// A message of a replicated queue comes in its turn: at `position`, behind all that came before. `held` names who has it already.
+    pub fn feed(
         &mut self,
-        block: &Bytes,
-        messages: impl Iterator<Item = (u32, u32, bool)>,
+        position: u64,
+        record: &Delivery<'_>,
+        held: Option<ConsumerId>,
         sink: &mut impl Sink,
     ) {
-        for (offset, len, redelivered) in messages {
-            self.messages.adopt(block, offset, len, redelivered);
+        let (block, offset, len, redelivered) =
+            (record.block, record.offset, record.len, record.redelivered);
+        if !self.messages.is_ahead(position) {
+            debug_assert!(false, "position {position} comes a second time");
+            return;
         }
-        self.pump(sink);
+        if let Some(holder) = held.map(|id| self.consumers.holder(id)) {
+            self.messages
+                .push_held_at(position, block, offset, len, redelivered, holder);
+            return;
+        }
+        if self.messages.ready() == 0
+            && let Some(index) = self.consumers.next_able(len)
+        {
+            let consumer = self.consumers.get(index);
+            let (id, no_ack) = (consumer.id, consumer.subscription.no_ack);
+            if no_ack {
+                self.messages.pass(position);
+            } else {
+                self.messages
+                    .push_held_at(position, block, offset, len, redelivered, index);
+            }
+            sink.deliver(
+                id,
+                &Delivery {
+                    position,
+                    ..*record
+                },
+            );
+            if no_ack {
+                sink.consumed(position);
+            }
+            return;
+        }
+        self.messages
+            .push_ready_at(position, block, offset, len, redelivered);
+        if self.consumers.any_waits_for_leave() {
+            self.consumers.ask(sink);
+        }
     }
 
-    /// All messages in order, for the queue's next owner: record, and whether it was delivered before.
-    pub fn into_contents(self) -> Vec<(Bytes, bool)> {
-        self.messages.into_contents()
+    /// A consumer whose session was served by another leader before, or over another link, and says what it holds. Messages that it held here and does not
+    /// have go back to their places. Returns the positions that are not here (yet).
+    pub fn reattach(
+        &mut self,
+        id: ConsumerId,
+        subscription: Option<Subscription>,
+        holds: &[u64],
+        sink: &mut impl Sink,
+    ) -> Result<Vec<u64>, ConsumeError> {
+        self.cancel(id);
+        if let Some(holder) = self.consumers.remove(id) {
+            self.messages.requeue_all(holder);
+        }
+        if let Some(subscription) = subscription {
+            self.consumers.add(id, subscription)?;
+        }
+        let mut missing = Vec::new();
+        if !holds.is_empty() {
+            let holder = self.consumers.holder_at(id);
+            for &position in holds {
+                if self.messages.hold(position, holder) {
+                    self.consumers.holds_one_more(holder);
+                } else if self.messages.is_ahead(position) {
+                    missing.push(position);
+                }
+            }
+            self.consumers.settled(holder, 0);
+        }
+        self.pump(sink);
+        Ok(missing)
+    }
+
+    /// Whether a consumer could take a message and none is ready.
+    pub fn is_hungry(&self) -> bool {
+        self.messages.ready() == 0 && self.consumers.any_able()
+    }
+
+    /// Whether a message of this position would come behind all that were here.
+    pub fn is_ahead(&self, position: u64) -> bool {
+        self.messages.is_ahead(position)
     }
 
     /// Consumers, in the order of their ids.
@@ -311,6 +406,7 @@ impl Queue {
         );
         if no_ack {
             self.messages.release(stored);
+            sink.consumed(stored.position);
         }
     }
 }

@@ -14,9 +14,8 @@ const SPAN_MIN: u64 = 4096;
 const WASTE_FACTOR: usize = 4;
 /// Smaller blocks are never worth copying out of.
 const COPY_MIN: usize = 8 * 1024;
-/// Where positions of adopted messages start, and below which there are none of arrivals: adopted ones go first.
-const ADOPTED: u64 = 1 << 39;
-const ARRIVALS: u64 = 1 << 40;
+/// Positions of a queue that is not replicated start here: 0 is no position.
+const FIRST: u64 = 1;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
@@ -60,16 +59,14 @@ pub(crate) struct Messages {
     gone: u64,
     /// Position of the first message of the block that is arriving, and its bytes kept so far.
     arriving: Option<(u64, usize)>,
-    /// Messages adopted so far.
-    adopted: u64,
 }
 
 impl Default for Messages {
     fn default() -> Self {
         Self {
             slots: VecDeque::new(),
-            base: ARRIVALS,
-            cursor: ARRIVALS,
+            base: FIRST,
+            cursor: FIRST,
             returned: BTreeSet::new(),
             stragglers: BTreeMap::new(),
             blocks: Blocks::default(),
@@ -78,7 +75,6 @@ impl Default for Messages {
             bytes: 0,
             gone: 0,
             arriving: None,
-            adopted: 0,
         }
     }
 }
@@ -112,7 +108,7 @@ impl Messages {
 
     #[inline]
     pub(crate) fn push_ready(&mut self, block: &Bytes, offset: u32, len: u32) {
-        self.push(block, offset, len, State::Ready);
+        self.push(block, offset, len, State::Ready, false);
         self.ready += 1;
     }
 
@@ -122,14 +118,21 @@ impl Messages {
         debug_assert_eq!(self.ready, 0);
         // What lies between the cursor and the end was purged.
         self.gone += self.end() - self.cursor;
-        let position = self.push(block, offset, len, State::Held(holder));
+        let position = self.push(block, offset, len, State::Held(holder), false);
         self.cursor = position + 1;
         self.unacked += 1;
         position
     }
 
     #[inline]
-    fn push(&mut self, block: &Bytes, offset: u32, len: u32, state: State) -> u64 {
+    fn push(
+        &mut self,
+        block: &Bytes,
+        offset: u32,
+        len: u32,
+        state: State,
+        redelivered: bool,
+    ) -> u64 {
         let position = self.end();
         let number = self.blocks.add(block);
         self.slots.push_back(Slot {
@@ -137,7 +140,7 @@ impl Messages {
             offset,
             len,
             state,
-            redelivered: false,
+            redelivered,
         });
         self.bytes += u64::from(len);
         let (_, kept) = self.arriving.get_or_insert((position, 0));
@@ -145,47 +148,83 @@ impl Messages {
         position
     }
 
-    /// Adds a message that goes before all arrivals, behind those adopted before it.
-    pub(crate) fn adopt(&mut self, block: &Bytes, offset: u32, len: u32, redelivered: bool) {
-        let position = ADOPTED + self.adopted;
-        self.adopted += 1;
-        let number = self.blocks.add(block);
-        self.stragglers.insert(
-            position,
-            Slot {
-                block: number,
-                offset,
-                len,
-                state: State::Ready,
-                redelivered,
-            },
-        );
-        self.returned.insert(position);
-        self.ready += 1;
-        self.bytes += u64::from(len);
+    /// Goes on at `position`, which is not before the end: what lies between is not there.
+    fn go_on_at(&mut self, position: u64) {
+        if self.slots.is_empty() {
+            (self.base, self.cursor, self.gone) = (position, position, 0);
+            return;
+        }
+        let hole = Slot {
+            block: 0,
+            offset: 0,
+            len: 0,
+            state: State::Gone,
+            redelivered: false,
+        };
+        while self.end() < position {
+            self.slots.push_back(hole);
+        }
     }
 
-    /// See [`crate::Queue::into_contents`].
-    pub(crate) fn into_contents(self) -> Vec<(Bytes, bool)> {
-        let record = |slot: &Slot| {
-            let redelivered = match slot.state {
-                State::Ready => slot.redelivered,
-                State::Held(_) => true,
-                State::Gone => return None,
-            };
-            let start = slot.offset as usize;
-            Some((
-                self.blocks
-                    .get(slot.block)?
-                    .slice(start..start + slot.len as usize),
-                redelivered,
-            ))
+    /// Whether a message of this position would be the next one, or come behind a gap.
+    pub(crate) fn is_ahead(&self, position: u64) -> bool {
+        position >= self.end()
+    }
+
+    /// Stores a ready message of a replicated queue at its position.
+    pub(crate) fn push_ready_at(
+        &mut self,
+        position: u64,
+        block: &Bytes,
+        offset: u32,
+        len: u32,
+        redelivered: bool,
+    ) {
+        self.go_on_at(position);
+        self.push(block, offset, len, State::Ready, redelivered);
+        self.ready += 1;
+    }
+
+    /// Stores a message of a replicated queue that `holder` holds.
+    pub(crate) fn push_held_at(
+        &mut self,
+        position: u64,
+        block: &Bytes,
+        offset: u32,
+        len: u32,
+        redelivered: bool,
+        holder: u32,
+    ) {
+        self.go_on_at(position);
+        self.push(block, offset, len, State::Held(holder), redelivered);
+        self.unacked += 1;
+        // With nothing ready before it, the cursor need not come by here.
+        if self.ready == 0 {
+            self.gone += (self.cursor..position)
+                .filter(|p| self.slot(*p).is_some_and(|s| s.state == State::Gone))
+                .count() as u64;
+            self.cursor = position + 1;
+        }
+    }
+
+    /// A message of a replicated queue passes without being kept.
+    pub(crate) fn pass(&mut self, position: u64) {
+        self.go_on_at(position + 1);
+    }
+
+    /// A ready message is with `holder` after all. False if it is not ready here.
+    pub(crate) fn hold(&mut self, position: u64, holder: u32) -> bool {
+        let Some(slot) = self.slot_mut(position) else {
+            return false;
         };
-        self.stragglers
-            .values()
-            .chain(&self.slots)
-            .filter_map(record)
-            .collect()
+        if slot.state != State::Ready {
+            return false;
+        }
+        slot.state = State::Held(holder);
+        self.returned.remove(&position);
+        self.ready -= 1;
+        self.unacked += 1;
+        true
     }
 
     /// See [`crate::Queue::seal`].
@@ -233,12 +272,13 @@ impl Messages {
         if let Some(&position) = self.returned.first() {
             return Some(position);
         }
-        // Purged slots may lie at the cursor.
+        // Purged slots may lie at the cursor, and in a replicated queue such as are held already.
         while self.cursor < self.end() {
-            if self.slots[(self.cursor - self.base) as usize].state == State::Ready {
-                return Some(self.cursor);
+            match self.slots[(self.cursor - self.base) as usize].state {
+                State::Ready => return Some(self.cursor),
+                State::Held(_) => {}
+                State::Gone => self.gone += 1,
             }
-            self.gone += 1;
             self.cursor += 1;
         }
         None
@@ -309,7 +349,9 @@ impl Messages {
         slot.redelivered = true;
         self.unacked -= 1;
         self.ready += 1;
-        self.returned.insert(position);
+        if position < self.cursor {
+            self.returned.insert(position);
+        }
         true
     }
 
@@ -327,7 +369,6 @@ impl Messages {
             .chain(
                 self.slots
                     .iter()
-                    .take((self.cursor - base) as usize)
                     .enumerate()
                     .map(|(i, s)| (base + i as u64, s))
                     .filter_map(held),
@@ -347,8 +388,11 @@ impl Messages {
             self.drop_ready(position);
         }
         self.ready = 0;
-        self.gone += self.end() - self.cursor;
-        self.cursor = self.end();
+        while self.cursor < self.end() {
+            let gone = self.slots[(self.cursor - self.base) as usize].state == State::Gone;
+            self.gone += u64::from(gone);
+            self.cursor += 1;
+        }
         self.trim();
         purged
     }
@@ -396,7 +440,10 @@ impl Messages {
             self.stragglers.remove(&position);
             return;
         }
-        self.gone += 1;
+        // What lies before the cursor is counted when the cursor comes by.
+        if position < self.cursor {
+            self.gone += 1;
+        }
         self.trim();
     }
 

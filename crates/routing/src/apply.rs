@@ -67,6 +67,8 @@ pub enum Event {
         /// The node that it is given to.
         to: NodeId,
     },
+    /// Shards have replicas on other nodes now.
+    ShardsPlaced,
 }
 
 impl Table {
@@ -113,6 +115,7 @@ impl Table {
                     .move_shard(*shard, *to, applied)
                     .unwrap_or_else(Outcome::Refused);
             }
+            Command::PlaceShards { placements } => self.place_shards(placements, applied),
             Command::PutVhost { name } => self.put_vhost(name, applied),
             Command::DeleteVhost { name } => self.delete_vhost(name, applied),
             Command::PutUser(user) => self.put_user(user, applied),

@@ -41,7 +41,7 @@ mod view;
 pub use apply::{Applied, Change, Event};
 pub use check::Check;
 pub use explain::{BindingExplanation, Explanation, Step, Via};
-pub use members::NodeRecord;
+pub use members::{NodeRecord, Placed};
 pub use record::BadTable;
 pub use route::{Publish, Route, RouteError, Target};
 pub use table::Table;

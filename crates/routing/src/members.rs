@@ -11,7 +11,7 @@
 use crate::apply::{Applied, Event};
 use crate::record;
 use crate::table::Table;
-use warren_model::command::NodeUp;
+use warren_model::command::{NodeUp, Placement};
 use warren_model::{Incarnation, NodeId, Outcome, QueueId, Refusal, SessionId, ShardId};
 
 /// A node as the table knows it.
@@ -33,7 +33,71 @@ pub struct NodeRecord {
     pub up: bool,
 }
 
+/// Where a shard's replicas are, or are to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placed {
+    /// The nodes of its first placement, which found its group. Never changes.
+    pub founders: Vec<NodeId>,
+    /// Nodes that are to hold replicas, the preferred leader first.
+    pub replicas: Vec<NodeId>,
+}
+
 impl Table {
+    pub(crate) fn place_shards(
+        &mut self,
+        placements: &[Placement],
+        applied: &mut Applied,
+    ) -> Result<(), Refusal> {
+        let shards = self.cluster.map_or(0, |(_, shards)| shards);
+        for Placement { shard, replicas } in placements {
+            let mut distinct = replicas.clone();
+            distinct.sort_unstable();
+            distinct.dedup();
+            let known = replicas.iter().all(|node| self.nodes.contains_key(node));
+            if shard.0 >= shards
+                || replicas.is_empty()
+                || distinct.len() != replicas.len()
+                || !known
+            {
+                return Err(Refusal::precondition_failed(format!(
+                    "shard {} cannot be placed on {replicas:?}: the cluster has {shards} shards, and replicas lie on one or more of its nodes, each named once",
+                    shard.0
+                )));
+            }
+        }
+        let mut changed = false;
+        for Placement { shard, replicas } in placements {
+            let before = self.placements.get(shard).cloned();
+            let founders = before
+                .as_ref()
+                .map_or_else(|| replicas.clone(), |placed| placed.founders.clone());
+            let after = Placed {
+                founders,
+                replicas: replicas.clone(),
+            };
+            if before.as_ref() == Some(&after) {
+                continue;
+            }
+            changed = true;
+            let (key, value) = (
+                record::placement_key(*shard),
+                record::placement_value(&after),
+            );
+            match before {
+                None => self.put(applied, key, value),
+                Some(before) => {
+                    self.replace(applied, key, &record::placement_value(&before), value)
+                }
+            }
+            self.placements.insert(*shard, after);
+        }
+        if changed {
+            self.next_epoch(applied);
+            applied.events.push(Event::ShardsPlaced);
+        }
+        Ok(())
+    }
+
     pub(crate) fn found_cluster(
         &mut self,
         cluster: u128,

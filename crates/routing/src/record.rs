@@ -2,14 +2,14 @@
 //!
 //! A key is a kind octet and the names that identify the definition, written so that keys sort as the names do: each name's zero bytes are
 //! followed by 0xff, and each name ends with two zero bytes. A value starts with its version. Kinds are numbered so that, in key order, what a
-//! definition refers to comes before it (bindings last). Numbers are big endian.
+//! definition refers to comes before it. Numbers are big endian.
 //! The digest is taken over these bytes, so a record has exactly one form.
 
 use std::borrow::Cow;
 use warren_model::command::{PasswordHashing, Permission, Place, User};
 use warren_model::{Incarnation, NodeId, QueueId, SessionId, ShardId};
 
-use crate::members::NodeRecord;
+use crate::members::{NodeRecord, Placed};
 
 /// The only version of the values so far.
 const VERSION: u8 = 1;
@@ -26,6 +26,7 @@ pub(crate) mod kind {
     pub const EXCHANGE: u8 = 8;
     pub const QUEUE: u8 = 9;
     pub const BINDING: u8 = 10;
+    pub const PLACEMENT: u8 = 11;
 }
 
 /// Records that do not make a table: written by a newer release, damaged, or not a complete set.
@@ -68,6 +69,7 @@ pub(crate) enum Record<'a> {
     Epoch(u64),
     Node(NodeRecord),
     Shard(ShardId, NodeId),
+    Placement(ShardId, Placed),
     User(User),
     Vhost(String),
     Permission(Permission),
@@ -152,6 +154,23 @@ pub(crate) fn shard_key(shard: ShardId) -> Vec<u8> {
 pub(crate) fn shard_value(node: NodeId) -> Vec<u8> {
     let mut out = vec![VERSION];
     out.extend_from_slice(&node.0.to_be_bytes());
+    out
+}
+
+pub(crate) fn placement_key(shard: ShardId) -> Vec<u8> {
+    let mut out = vec![kind::PLACEMENT];
+    out.extend_from_slice(&shard.0.to_be_bytes());
+    out
+}
+
+pub(crate) fn placement_value(placed: &Placed) -> Vec<u8> {
+    let mut out = vec![VERSION];
+    for nodes in [&placed.founders, &placed.replicas] {
+        out.extend_from_slice(&(nodes.len() as u16).to_be_bytes());
+        for node in nodes {
+            out.extend_from_slice(&node.0.to_be_bytes());
+        }
+    }
     out
 }
 
@@ -321,6 +340,15 @@ fn read<'a>(k: &mut Reader<'a>, v: &mut Reader<'a>) -> Option<Record<'a>> {
         kind::EPOCH => Record::Epoch(v.u64()?),
         kind::NODE => Record::Node(read_node(NodeId(k.u64()?), v)?),
         kind::SHARD => Record::Shard(ShardId(k.u16()?), NodeId(v.u64()?)),
+        kind::PLACEMENT => {
+            let mut nodes = || {
+                (0..v.u16()?)
+                    .map(|_| v.u64().map(NodeId))
+                    .collect::<Option<_>>()
+            };
+            let (founders, replicas) = (nodes()?, nodes()?);
+            Record::Placement(ShardId(k.u16()?), Placed { founders, replicas })
+        }
         kind::USER => Record::User(read_user(k.text()?.into_owned(), v)?),
         kind::VHOST => Record::Vhost(k.text()?.into_owned()),
         kind::PERMISSION => Record::Permission(Permission {

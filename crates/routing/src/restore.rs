@@ -27,6 +27,12 @@ impl Table {
             .shards
             .iter()
             .map(|(shard, node)| (record::shard_key(*shard), record::shard_value(*node)));
+        let placements = self.placements.iter().map(|(shard, placed)| {
+            (
+                record::placement_key(*shard),
+                record::placement_value(placed),
+            )
+        });
         let users = self
             .users
             .values()
@@ -49,6 +55,7 @@ impl Table {
             .chain(vhosts)
             .chain(permissions)
             .chain(self.definitions())
+            .chain(placements)
     }
 
     fn definitions(&self) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> + '_ {
@@ -113,6 +120,9 @@ impl Table {
             Record::Epoch(epoch) => twice(std::mem::replace(&mut self.epoch, epoch) > 0),
             Record::Node(node) => twice(self.nodes.insert(node.id, node).is_some()),
             Record::Shard(shard, node) => twice(self.shards.insert(shard, node).is_some()),
+            Record::Placement(shard, placed) => {
+                twice(self.placements.insert(shard, placed).is_some())
+            }
             Record::User(user) => twice(self.users.insert(user.name.clone(), user).is_some()),
             Record::Vhost(name) => {
                 twice(self.find_vhost(&name).is_some())?;

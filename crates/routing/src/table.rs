@@ -5,7 +5,7 @@ use crate::bindings::{Bindings, End};
 use crate::digest::Digest;
 use crate::exchange::Exchange;
 use crate::hash;
-use crate::members::NodeRecord;
+use crate::members::{NodeRecord, Placed};
 use crate::names::Names;
 use crate::queue::Queue;
 use crate::slab::Slab;
@@ -27,7 +27,9 @@ pub struct Table {
     /// Identity and number of shards.
     pub(crate) cluster: Option<(u128, u16)>,
     pub(crate) nodes: BTreeMap<NodeId, NodeRecord>,
+    /// Shards that were given to a node other than by the ring.
     pub(crate) shards: BTreeMap<ShardId, NodeId>,
+    pub(crate) placements: BTreeMap<ShardId, Placed>,
     pub(crate) users: BTreeMap<String, User>,
     /// By user, then virtual host.
     pub(crate) permissions: BTreeMap<String, BTreeMap<String, Permission>>,

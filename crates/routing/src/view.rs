@@ -3,7 +3,7 @@
 //! Cost: queues and exchanges are kept in order, so a page of a listing costs what it shows. Bindings are sorted one source exchange at a time.
 
 use crate::bindings::{End, List};
-use crate::members::NodeRecord;
+use crate::members::{NodeRecord, Placed};
 use crate::queue_arguments;
 use crate::table::Table;
 use std::cmp::Ordering;
@@ -95,6 +95,11 @@ impl Table {
     /// Whom a shard was given to, if it was.
     pub fn shard_override(&self, shard: ShardId) -> Option<NodeId> {
         self.shards.get(&shard).copied()
+    }
+
+    /// Where a shard's replicas are to be, once it was placed.
+    pub fn placement(&self, shard: ShardId) -> Option<&Placed> {
+        self.placements.get(&shard)
     }
 
     /// Names of the virtual hosts.

@@ -262,6 +262,39 @@ fn a_name_belongs_to_one_node_that_is_up() {
 }
 
 #[test]
+fn a_shard_keeps_its_founders_whatever_replicas_it_gets_later() {
+    let mut world = World::new();
+    world.done(node_up(2, 1));
+    world.done(node_up(3, 1));
+    let place = |shard, nodes: &[u64]| Command::PlaceShards {
+        placements: vec![warren_model::command::Placement {
+            shard: ShardId(shard),
+            replicas: nodes.iter().copied().map(NodeId).collect(),
+        }],
+    };
+    let epoch = world.table.epoch();
+    world.done(place(1, &[1]));
+    assert_eq!(world.events, [Event::ShardsPlaced]);
+    world.done(place(1, &[1]));
+    assert!(world.events.is_empty());
+    world.done(place(1, &[3, 1, 2]));
+    assert_eq!(world.table.epoch(), epoch + 2);
+    let placed = world.table.placement(ShardId(1)).unwrap();
+    assert_eq!(placed.founders, [NodeId(1)]);
+    assert_eq!(placed.replicas, [NodeId(3), NodeId(1), NodeId(2)]);
+    world.check();
+    for bad in [
+        place(1, &[]),
+        place(1, &[1, 1]),
+        place(1, &[9]),
+        place(900, &[1]),
+    ] {
+        assert_eq!(world.refused(bad).code, 406);
+    }
+    assert_eq!(world.table.placement(ShardId(2)), None);
+}
+
+#[test]
 fn shards_move_to_nodes_that_are_up_and_come_back_when_those_go() {
     let mut world = World::new();
     let to = |shard, node| Command::MoveShard {

@@ -211,6 +211,7 @@ fn described(command: &Command) -> String {
         | Command::DeleteQueue { .. }
         | Command::Unbind(_)
         | Command::SessionClosed { .. }
-        | Command::MoveShard { .. } => format!("{command:?}"),
+        | Command::MoveShard { .. }
+        | Command::PlaceShards { .. } => format!("{command:?}"),
     }
 }
