@@ -6,6 +6,7 @@
 //! while the client does not read what it is sent; memory for a connection is bounded by its windows.
 
 use crate::client::{Client, IN_FLIGHT_MAX};
+use crate::leaders::Reattaching;
 use crate::node::Node;
 use crate::wire::ToSession;
 use bytes::{Buf, BytesMut};
@@ -49,6 +50,8 @@ pub(crate) enum Inbox {
     AskAgain(u64),
     NodeLost(NodeId),
     MembersChanged,
+    /// A shard has a leader that wants to know what consumers hold: dropped when it has been told.
+    Leader(Arc<Reattaching>),
     /// An alarm starts, with its reason, or all have ended.
     Alarm(Option<String>),
     /// The connection is to end (320).
@@ -149,6 +152,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 self.digest();
             }
             self.client.flush();
+            if let Some(why) = self.client.give_up() {
+                self.session.force_close(&why, &mut self.client);
+            }
             self.client.settle_outcomes(&mut self.session);
             self.session.flush_confirms();
             if found.timer
@@ -267,9 +273,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             Inbox::Owner(ToSession::Deliveries(deliveries)) => {
                 client.deliveries(session, &deliveries)
             }
-            Inbox::Owner(ToSession::Published { number, refused }) => {
-                client.published(number, &refused)
-            }
+            Inbox::Owner(ToSession::Published {
+                shard,
+                number,
+                refused,
+            }) => client.published(shard, number, &refused),
             Inbox::Owner(ToSession::Answer { id, answer }) => client.answered(session, id, answer),
             Inbox::Owner(ToSession::AskLeave { consumer }) => session.wants_leave(consumer, client),
             Inbox::Owner(ToSession::GiveBack { consumer, unused }) => {
@@ -280,6 +288,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             Inbox::AskAgain(id) => client.ask_again(session, id),
             Inbox::NodeLost(node) => client.node_lost(session, node),
             Inbox::MembersChanged => client.members_changed(session),
+            Inbox::Leader(token) => {
+                client.leader_announced(session, token.shard, token.leader.term)
+            }
             Inbox::Alarm(reason) => {
                 if reason.is_none() {
                     session.set_blocked(None);
@@ -324,13 +335,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             }
             Phase::Ending => self.closing_since() + END_DEADLINE,
             Phase::Closing | Phase::Closed => self.closing_since() + CLOSE_DEADLINE,
-            Phase::Running => match self.session.heartbeat_s() {
-                0 => Instant::now() + Duration::from_secs(3600),
-                seconds => {
-                    let interval = Duration::from_secs(seconds.into());
-                    (self.last_write + interval / 2).min(self.last_read + 2 * interval)
-                }
-            },
+            Phase::Running => {
+                let heartbeat = match self.session.heartbeat_s() {
+                    0 => Instant::now() + Duration::from_secs(3600),
+                    seconds => {
+                        let interval = Duration::from_secs(seconds.into());
+                        (self.last_write + interval / 2).min(self.last_read + 2 * interval)
+                    }
+                };
+                self.client
+                    .next_deadline()
+                    .map_or(heartbeat, |deadline| heartbeat.min(deadline))
+            }
         }
     }
 

@@ -1,7 +1,6 @@
 //! How many messages and consumers queues have, asked of their owners wherever they are: for listings.
 
 use crate::node::Node;
-use crate::owners::Owners;
 use crate::worker::LaneMessage;
 use bytes::Bytes;
 use futures::future::join_all;
@@ -10,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
+use warren_model::command::Place;
 use warren_model::{NodeId, QueueId};
 use warren_queue::Counts;
 use warren_routing::Table;
@@ -44,7 +44,11 @@ impl Node {
     ) -> (BTreeMap<QueueId, Counts>, Vec<NodeId>) {
         let mut questions = {
             let table = self.metadata().table().read();
-            questions(&table, &self.owners(&table), ids.as_deref())
+            questions(
+                &table,
+                |place| self.serving(&self.owners(&table), place),
+                ids.as_deref(),
+            )
         };
         let own = questions.remove(&self.id());
         let here = async {
@@ -104,7 +108,7 @@ impl Node {
 /// Whom to ask for what: of named queues each owner for its own, so that nobody waits for a node that has none of them.
 fn questions(
     table: &Table,
-    owners: &Owners,
+    serving: impl Fn(Place) -> Option<NodeId>,
     ids: Option<&[QueueId]>,
 ) -> BTreeMap<NodeId, Option<Vec<u64>>> {
     let Some(ids) = ids else {
@@ -116,10 +120,7 @@ fn questions(
     };
     let mut questions: BTreeMap<NodeId, Option<Vec<u64>>> = BTreeMap::new();
     for &id in ids {
-        if let Some(owner) = table
-            .queue_by_id(id)
-            .and_then(|queue| owners.of_place(queue.place))
-        {
+        if let Some(owner) = table.queue_by_id(id).and_then(|queue| serving(queue.place)) {
             questions
                 .entry(owner)
                 .or_default()
@@ -159,7 +160,8 @@ pub(crate) fn answer(node: &Arc<Node>, frame: Frame, reply: ReplyTo) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use warren_model::command::{DeclareQueue, NodeUp, Place};
+    use crate::owners::Owners;
+    use warren_model::command::{DeclareQueue, NodeUp};
     use warren_model::{Command, Incarnation, Outcome, SessionId};
     use warren_routing::Applied;
 
@@ -225,21 +227,25 @@ mod tests {
             panic!("{outcomes:?}")
         };
         let owners = Owners::of(&table);
+        let serving = |place| match place {
+            Place::Node(node, incarnation) => owners.of_incarnation(node, incarnation),
+            Place::Shard(_) => None,
+        };
         let gone = QueueId(u64::MAX);
         assert_eq!(
-            questions(&table, &owners, Some(&[a, b, c, gone])),
+            questions(&table, serving, Some(&[a, b, c, gone])),
             BTreeMap::from([
                 (NodeId(1), Some(vec![a.0])),
                 (NodeId(3), Some(vec![b.0, c.0]))
             ])
         );
         assert_eq!(
-            questions(&table, &owners, Some(&[c])),
+            questions(&table, serving, Some(&[c])),
             BTreeMap::from([(NodeId(3), Some(vec![c.0]))])
         );
-        assert!(questions(&table, &owners, Some(&[])).is_empty());
+        assert!(questions(&table, serving, Some(&[])).is_empty());
         assert_eq!(
-            questions(&table, &owners, None),
+            questions(&table, serving, None),
             [1, 2, 3].map(|n| (NodeId(n), None)).into()
         );
         table.apply(

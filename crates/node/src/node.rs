@@ -1,31 +1,38 @@
 //! A whole node: metadata group, links, lanes of queues and client sessions, wired together.
 //!
-//! A publish: session → [`crate::client`] (routes, batches) → lane of the owner, here or over a link → [`crate::outbox`] → session of the consumer.
+//! A publish: session → [`crate::client`] (routes, batches) → lane of the owner, here or over a link → for a replicated queue: the log of its shard, and back →
+//! [`crate::outbox`] → session of the consumer.
 //! A declare: session → [`crate::client`] → `Metadata::propose` → applied on every node that may route → reply.
 
 use crate::config::{Config, Settings};
 use crate::connection::Inbox;
 use crate::credentials::{hash_password, verify_password};
-use crate::owners::{Address, CurrentOwners, LANES, Owners, lane_of};
+use crate::hosted::ShardMessage;
+use crate::leaders::{Leader, Leaders, Reattaching};
+use crate::owners::{Address, CurrentOwners, LANES, Owners, lane_of, lane_of_shard};
+use crate::replicas::Keeper;
 use crate::wire::{
-    ToOwner, ToSession, decode_to_owner, decode_to_session, encode_to_owner, encode_to_session,
+    FromPeer, ToNode, ToOwner, ToSession, decode_from_peer, decode_to_session, encode_to_node,
+    encode_to_owner, encode_to_session,
 };
 use crate::worker::{COMMAND_DEADLINE, LaneMessage, Worker};
 use base64::Engine;
+use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use rand::rngs::StdRng;
 use rand::{RngCore, SeedableRng};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::Handle;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use warren_consensus::{Hooks, Metadata, OpenError};
-use warren_model::command::{PasswordHashing, Permission, User};
-use warren_model::{Command, Incarnation, NodeId, QueueId, QueueRef, SessionId};
+use warren_consensus::{Shards, ShardsConfig};
+use warren_model::command::{PasswordHashing, Permission, Place, User};
+use warren_model::{Command, Incarnation, NodeId, QueueId, QueueRef, SessionId, ShardId};
 use warren_routing::{Event, Table};
 use warren_session::Identity;
 use warren_storage::{Space, Storage, StorageError, Write};
@@ -73,6 +80,12 @@ pub struct Node {
     storage: Arc<dyn Storage>,
     metadata: OnceLock<Metadata>,
     transport: OnceLock<Transport>,
+    shards: Shards,
+    leaders: Leaders,
+    /// Nodes that are linked now.
+    linked: RwLock<BTreeSet<NodeId>>,
+    /// Wakes the keeper of the shards.
+    keeper_kick: Notify,
     owners: OnceLock<CurrentOwners>,
     lanes: Vec<mpsc::UnboundedSender<LaneMessage>>,
     sessions: RwLock<BTreeMap<u64, mpsc::UnboundedSender<Inbox>>>,
@@ -83,8 +96,6 @@ pub struct Node {
     /// A reset after having been counted out is under way.
     resetting: AtomicBool,
     stopping: AtomicBool,
-    /// Hand-overs that are under way.
-    moving: Arc<UnderWay>,
     /// Where lanes and sessions run.
     work: Handle,
 }
@@ -105,7 +116,8 @@ impl Node {
         let (id, incarnation) = identity(&*storage, &mut random)?;
         let (lanes, inboxes): (Vec<_>, Vec<_>) =
             (0..LANES).map(|_| mpsc::unbounded_channel()).unzip();
-        let (raft_seed, quic_seed) = (
+        let (raft_seed, shards_seed, quic_seed) = (
+            random.next_u64(),
             random.next_u64(),
             config.seed.map(|_| random_bytes(&mut random)),
         );
@@ -121,6 +133,10 @@ impl Node {
             storage: storage.clone(),
             metadata: OnceLock::new(),
             transport: OnceLock::new(),
+            shards: Shards::new(ShardsConfig::new(id, shards_seed), storage.clone()),
+            leaders: Leaders::default(),
+            linked: RwLock::default(),
+            keeper_kick: Notify::new(),
             owners: OnceLock::new(),
             lanes,
             sessions: RwLock::default(),
@@ -130,7 +146,6 @@ impl Node {
             alarm: AtomicBool::new(false),
             resetting: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
-            moving: Arc::default(),
             work,
             config,
         });
@@ -177,7 +192,9 @@ impl Node {
         links.rng_seed = quic_seed;
         let transport = Transport::start(links, network, wiring).await?;
         let _ = node.transport.set(transport.clone());
+        node.shards.start(transport.clone());
         metadata.start(transport);
+        node.work.spawn(Keeper::run(node.clone()));
         tracing::info!(node = %id, name = config.name, incarnation = incarnation.0, links = %config.bind, "node started");
         Ok(node)
     }
@@ -192,8 +209,10 @@ impl Node {
     }
 
     /// Stops in good order: clients are told, leadership is handed over, the storage is synced.
-    pub async fn shutdown(&self) {
+    pub async fn shutdown(self: &Arc<Self>) {
         self.stopping.store(true, Ordering::Release);
+        self.keeper_kick.notify_one();
+        self.hand_all_shards_over().await;
         self.broadcast(|| {
             Inbox::Close("broker forced connection closure with reason 'shutdown'".into())
         });
@@ -201,9 +220,9 @@ impl Node {
         while !self.sessions.read().is_empty() && tokio::time::Instant::now() < until {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        // Marks this node down, whereupon its lanes hand their queues over.
+        // Marks this node down.
         self.metadata().shutdown().await;
-        self.drain_lanes().await;
+        self.shards.shutdown().await;
         if let Some(transport) = self.transport.get() {
             transport.shutdown().await;
         }
@@ -211,29 +230,6 @@ impl Node {
             tracing::error!(%error, "the storage did not close well");
         }
         tracing::info!(node = %self.id, "node stopped");
-    }
-
-    /// Waits until what the lanes hold is with its new owners, if there are any.
-    async fn drain_lanes(&self) {
-        let until = tokio::time::Instant::now() + SHUTDOWN_DEADLINE;
-        // Each lane has dealt with the change of owners when it answers.
-        let mut answers = Vec::new();
-        self.to_all_lanes(|| {
-            let (sender, receiver) = tokio::sync::oneshot::channel();
-            answers.push(receiver);
-            LaneMessage::Counts(Some(Vec::new()), sender)
-        });
-        for answer in answers {
-            let _ = tokio::time::timeout_at(until, answer).await;
-        }
-        while self.moving.any() && tokio::time::Instant::now() < until {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    }
-
-    /// Held by a hand-over while it is under way.
-    pub(crate) fn moving(&self) -> OneUnderWay {
-        UnderWay::one(&self.moving)
     }
 
     /// Whether the node has begun to stop.
@@ -362,8 +358,115 @@ impl Node {
         self.owners(&self.metadata().table().read())
     }
 
+    /// Who serves a queue now, as far as is known here.
     pub(crate) fn owner_of(&self, queue: QueueRef) -> Option<Address> {
-        self.current_owners().address(queue)
+        match queue.place {
+            Place::Shard(shard) => self.address_of_shard(shard),
+            Place::Node(node, incarnation) => Some(Address {
+                node: self.current_owners().of_incarnation(node, incarnation)?,
+                lane: lane_of(queue.id),
+            }),
+        }
+    }
+
+    /// The lane that leads a shard.
+    pub(crate) fn address_of_shard(&self, shard: ShardId) -> Option<Address> {
+        Some(Address {
+            node: self.leaders.get(shard)?.node,
+            lane: lane_of_shard(shard),
+        })
+    }
+
+    pub(crate) fn shards(&self) -> &Shards {
+        &self.shards
+    }
+
+    pub(crate) fn leaders(&self) -> &Leaders {
+        &self.leaders
+    }
+
+    pub(crate) fn storage(&self) -> &dyn Storage {
+        &*self.storage
+    }
+
+    /// A message that was moved from the log to the store.
+    pub(crate) fn stored_message(&self, key: &[u8]) -> Option<Bytes> {
+        match self.storage.state().get(Space::Message, key) {
+            Ok(record) => record,
+            Err(error) => {
+                tracing::error!(%error, "a stored message cannot be read");
+                None
+            }
+        }
+    }
+
+    /// Runs something that blocks on the disk where it holds up nobody.
+    pub(crate) fn in_background(&self, work: impl FnOnce() + Send + 'static) {
+        if self.config.seed.is_some() {
+            // In simulation everything is on one thread.
+            work();
+        } else {
+            drop(self.work.spawn_blocking(work));
+        }
+    }
+
+    /// Wakes the keeper of the shards.
+    pub(crate) fn keeper_kick(&self) -> &Notify {
+        &self.keeper_kick
+    }
+
+    /// Nodes that are linked now.
+    pub(crate) fn linked(&self) -> Vec<NodeId> {
+        self.linked.read().iter().copied().collect()
+    }
+
+    pub(crate) fn to_shard(&self, shard: ShardId, message: ShardMessage) {
+        // Lanes live as long as the node.
+        let _ = self.send_here(lane_of_shard(shard), LaneMessage::Shard(shard, message));
+    }
+
+    /// This node no longer leads a shard.
+    pub(crate) fn resigned(&self, shard: ShardId, term: u64) {
+        let node = self.id;
+        self.leaders.resigned(shard, Leader { term, node });
+        self.keeper_kick.notify_one();
+    }
+
+    /// A shard's replica is damaged: it takes part no more.
+    pub(crate) fn stop_shard(self: Arc<Self>, shard: ShardId) {
+        let node = self.clone();
+        self.work
+            .spawn(async move { node.shards.close(shard).await });
+    }
+
+    pub(crate) fn send_to_node(self: &Arc<Self>, to: NodeId, message: ToNode) {
+        if to == self.id {
+            return self.from_node(to, message);
+        }
+        match encode_to_node(&message) {
+            Ok(frame) => {
+                if let Some(transport) = self.transport.get() {
+                    // If the link is lost, what matters is said again when it is up.
+                    let _ = transport.send(to, Lane::Publish, frame);
+                }
+            }
+            Err(error) => tracing::error!(%error, "a message to a node could not be encoded"),
+        }
+    }
+
+    fn from_node(self: &Arc<Self>, from: NodeId, message: ToNode) {
+        match message {
+            ToNode::Leads { shard, term } => {
+                self.leader_announced(shard, Leader { term, node: from });
+            }
+            ToNode::Reattached { shard, term } => {
+                self.to_shard(shard, ShardMessage::Reattached { node: from, term });
+            }
+        }
+    }
+
+    pub(crate) fn tell_sessions_of_leader(&self, token: &Arc<Reattaching>) {
+        self.broadcast(|| Inbox::Leader(token.clone()));
     }
 
     pub(crate) fn register_session(&self, inbox: mpsc::UnboundedSender<Inbox>) -> SessionId {
@@ -536,7 +639,7 @@ impl Node {
                 self.to_all_lanes(|| LaneMessage::PeerGone(node, Some(ended)));
             }
         }
-        self.to_all_lanes(|| LaneMessage::OwnersChanged);
+        self.keeper_kick.notify_one();
         self.broadcast(|| Inbox::MembersChanged);
         if self.metadata().is_marked_down()
             && !self.stopping.load(Ordering::Acquire)
@@ -610,23 +713,22 @@ impl Hooks for Wiring {
         if node.metadata.get().is_none() {
             return;
         }
-        let mut deleted: [Vec<QueueId>; LANES as usize] = Default::default();
+        let mut deleted: Vec<QueueId> = Vec::new();
         let mut members = false;
         for event in events {
             match event {
-                Event::QueueDeleted { id, .. } => deleted[usize::from(lane_of(*id))].push(*id),
+                Event::QueueDeleted { id, .. } => deleted.push(*id),
                 Event::VhostDeleted { name } => {
                     node.broadcast(|| Inbox::VhostDeleted(name.clone()))
                 }
-                Event::MembersChanged { .. } | Event::ShardMoved { .. } => members = true,
+                Event::MembersChanged { .. } => members = true,
+                Event::ShardMoved { .. } | Event::ShardsPlaced => node.keeper_kick.notify_one(),
                 // What a session remembers of its user is asked anew at each use.
                 Event::QueueCreated { .. } | Event::UserChanged { .. } => {}
             }
         }
-        for (lane, ids) in deleted.into_iter().enumerate() {
-            if !ids.is_empty() {
-                let _ = node.lanes[lane].send(LaneMessage::Deleted(ids));
-            }
+        if !deleted.is_empty() {
+            node.to_all_lanes(|| LaneMessage::Deleted(deleted.clone()));
         }
         if members {
             node.members_changed();
@@ -658,12 +760,21 @@ impl Handler for Wiring {
     fn link_up(&self, peer: &Hello, _: LinkId) {
         if let Some(node) = self.0.upgrade() {
             node.metadata().on_link_up(peer);
+            node.shards.on_link_up(peer.node);
+            node.linked.write().insert(peer.node);
+            // What was lost with an earlier link is said again: who leads what here, and to the peer's shards, what sessions are waiting for.
+            for (shard, term) in node.leaders.of(node.id) {
+                node.send_to_node(peer.node, ToNode::Leads { shard, term });
+            }
+            node.keeper_kick.notify_one();
         }
     }
 
     fn link_down(&self, peer: &Hello, _: LinkId) {
         let Some(node) = self.0.upgrade() else { return };
         node.metadata().on_link_down(peer);
+        node.shards.on_link_down(peer.node);
+        node.linked.write().remove(&peer.node);
         // Nothing that was under way will be answered, and what the peer's sessions hold here goes back.
         node.broadcast(|| Inbox::NodeLost(peer.node));
         node.to_all_lanes(|| LaneMessage::PeerGone(peer.node, None));
@@ -676,8 +787,15 @@ impl Handler for Wiring {
                 node.metadata().on_message(from, lane, frame);
                 Ok(())
             }
-            Lane::Publish => decode_to_owner(frame).map(|(lane, message)| {
-                let _ = node.send_here(lane, LaneMessage::Owner(message));
+            Lane::Shard | Lane::ShardPulse => {
+                node.shards.on_message(from, lane, frame);
+                Ok(())
+            }
+            Lane::Publish => decode_from_peer(frame).map(|message| match message {
+                FromPeer::Owner(lane, message) => {
+                    let _ = node.send_here(lane, LaneMessage::Owner(message));
+                }
+                FromPeer::Node(message) => node.from_node(from, message),
             }),
             Lane::Delivery => decode_to_session(frame).map(|envelope| {
                 if envelope.incarnation == node.incarnation() {
@@ -694,7 +812,8 @@ impl Handler for Wiring {
         let Some(node) = self.0.upgrade() else { return };
         match lane {
             Lane::Raft | Lane::Control => node.metadata().on_request(from, lane, frame, reply),
-            Lane::Publish => crate::handover::receive(&node, frame, reply),
+            Lane::Shard | Lane::ShardPulse => node.shards.on_request(from, lane, frame, reply),
+            Lane::Publish => tracing::warn!(%from, "a peer asked where there is nothing to ask"),
             Lane::Delivery => crate::counts::answer(&node, frame, reply),
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::wire::{Answer, Deliveries, DeliveryItem, ToSession};
 use std::collections::BTreeMap;
-use warren_model::{ConsumerId, SessionId};
+use warren_model::{ConsumerId, QueueId, SessionId};
 use warren_queue::{Delivery, Sink};
 
 /// Outgoing events by session, each in order.
@@ -11,6 +11,11 @@ pub(crate) struct Outbox {
     sessions: BTreeMap<SessionId, Vec<ToSession>>,
     /// The session of the latest event, and its events: deliveries come in long runs for one.
     current: Option<(SessionId, Vec<ToSession>)>,
+    /// Term of the shard whose queue is being served; 0 while none is.
+    term: u64,
+    queue: QueueId,
+    /// What was delivered for good from queues of shards.
+    consumed: Vec<(QueueId, u64)>,
 }
 
 impl Outbox {
@@ -30,6 +35,16 @@ impl Outbox {
             Some((_, events)) => events,
             None => unreachable!("it was set above"),
         }
+    }
+
+    /// What follows comes of a queue of a shard that this lane leads in `term`, or, with 0, of one that is not replicated.
+    pub(crate) fn serve(&mut self, term: u64, queue: QueueId) {
+        (self.term, self.queue) = (term, queue);
+    }
+
+    /// What was delivered for good from queues of shards, since this was last asked.
+    pub(crate) fn take_consumed(&mut self) -> Vec<(QueueId, u64)> {
+        std::mem::take(&mut self.consumed)
     }
 
     pub(crate) fn push(&mut self, session: SessionId, event: ToSession) {
@@ -53,9 +68,13 @@ impl Outbox {
 impl Sink for Outbox {
     #[inline]
     fn deliver(&mut self, to: ConsumerId, delivery: &Delivery<'_>) {
+        let term = self.term;
         let events = self.events(to.session);
-        if !matches!(events.last(), Some(ToSession::Deliveries(_))) {
-            events.push(ToSession::Deliveries(Deliveries::default()));
+        if !matches!(events.last(), Some(ToSession::Deliveries(last)) if last.term == term) {
+            events.push(ToSession::Deliveries(Deliveries {
+                term,
+                ..Deliveries::default()
+            }));
         }
         if let Some(ToSession::Deliveries(deliveries)) = events.last_mut() {
             push_delivery(deliveries, to.number, delivery);
@@ -89,6 +108,13 @@ impl Sink for Outbox {
             },
         );
     }
+
+    #[inline]
+    fn consumed(&mut self, position: u64) {
+        if self.term > 0 {
+            self.consumed.push((self.queue, position));
+        }
+    }
 }
 
 #[inline]
@@ -112,9 +138,9 @@ fn push_delivery(deliveries: &mut Deliveries, consumer: u32, delivery: &Delivery
     });
 }
 
-/// Takes the message that a get found.
+/// Takes the message that a get found, and notes whether it was taken for good.
 #[derive(Debug, Default)]
-pub(crate) struct GetSink(pub(crate) Deliveries);
+pub(crate) struct GetSink(pub(crate) Deliveries, pub(crate) Option<u64>);
 
 impl Sink for GetSink {
     fn deliver(&mut self, to: ConsumerId, delivery: &Delivery<'_>) {
@@ -123,4 +149,7 @@ impl Sink for GetSink {
     fn ask(&mut self, _: ConsumerId) {}
     fn give_back(&mut self, _: ConsumerId, _: u32) {}
     fn cancelled(&mut self, _: ConsumerId) {}
+    fn consumed(&mut self, position: u64) {
+        self.1 = Some(position);
+    }
 }

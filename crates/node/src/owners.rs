@@ -1,8 +1,7 @@
-//! Who owns what: from a queue's place to the node and lane that its traffic goes to.
+//! Who owns what by the ring: places of non-replicated queues, and the preferred leaders of shards. Who leads a shard now stands in [`crate::leaders`].
 
 use std::sync::Arc;
-use warren_model::command::Place;
-use warren_model::{Incarnation, NodeId, QueueId, QueueRef, ShardId};
+use warren_model::{Incarnation, NodeId, QueueId, ShardId};
 use warren_placement::{Member, Ring};
 use warren_routing::Table;
 
@@ -16,7 +15,12 @@ pub(crate) struct Address {
     pub(crate) lane: u8,
 }
 
-/// The lane of a queue.
+/// The lane of a shard's queues.
+pub(crate) fn lane_of_shard(shard: ShardId) -> u8 {
+    (shard.0 % u16::from(LANES)) as u8
+}
+
+/// The lane of a queue that is not replicated.
 pub(crate) fn lane_of(queue: QueueId) -> u8 {
     // Ids made by one log entry differ in their low bits, those of different entries in the others.
     (queue.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u8 % LANES
@@ -66,6 +70,7 @@ impl Owners {
         self.by_shard.len() as u16
     }
 
+    /// The node that should lead a shard.
     pub(crate) fn of_shard(&self, shard: ShardId) -> Option<NodeId> {
         self.by_shard.get(usize::from(shard.0)).copied().flatten()
     }
@@ -74,21 +79,9 @@ impl Owners {
         self.up.iter().find(|(n, _)| *n == node).map(|(_, i)| *i)
     }
 
-    /// The node that owns a place now, if one that is up does.
-    pub(crate) fn of_place(&self, place: Place) -> Option<NodeId> {
-        match place {
-            Place::Shard(shard) => self.of_shard(shard),
-            Place::Node(node, incarnation) => {
-                (self.incarnation(node) == Some(incarnation)).then_some(node)
-            }
-        }
-    }
-
-    pub(crate) fn address(&self, queue: QueueRef) -> Option<Address> {
-        Some(Address {
-            node: self.of_place(queue.place)?,
-            lane: lane_of(queue.id),
-        })
+    /// The node with this incarnation, if that is in service.
+    pub(crate) fn of_incarnation(&self, node: NodeId, incarnation: Incarnation) -> Option<NodeId> {
+        (self.incarnation(node) == Some(incarnation)).then_some(node)
     }
 }
 

@@ -10,45 +10,69 @@ use warren_routing::Table;
 
 /// Who owns what in one epoch of the ring.
 #[derive(Clone, Debug)]
-pub struct Ownership(Arc<Owners>);
+pub struct Ownership {
+    owners: Arc<Owners>,
+    /// Leaders of the shards, by number.
+    leaders: Vec<Option<NodeId>>,
+}
 
 impl Ownership {
     /// The epoch of the ring.
     pub fn epoch(&self) -> u64 {
-        self.0.epoch
+        self.owners.epoch
     }
 
     /// The cluster's number of shards; 0 while it is not founded.
     pub fn shards(&self) -> u16 {
-        self.0.shards()
+        self.owners.shards()
     }
 
-    /// The owner of each shard, by number; none while no node that could own it is up.
+    /// The leader of each shard, by number, as far as is known.
     pub fn of_shards(&self) -> impl Iterator<Item = Option<NodeId>> + '_ {
-        (0..self.0.shards()).map(|shard| self.0.of_shard(ShardId(shard)))
+        self.leaders.iter().copied()
     }
 
-    /// The node that owns a place now, if one that is up does.
+    /// The node that should lead each shard, by number; none while no node that could is up.
+    pub fn preferred(&self) -> impl Iterator<Item = Option<NodeId>> + '_ {
+        (0..self.owners.shards()).map(|shard| self.owners.of_shard(ShardId(shard)))
+    }
+
+    /// The node that serves a place now, if one that is up does.
     pub fn of_place(&self, place: Place) -> Option<NodeId> {
-        self.0.of_place(place)
+        match place {
+            Place::Shard(shard) => self.leaders.get(usize::from(shard.0)).copied().flatten(),
+            Place::Node(node, incarnation) => self.owners.of_incarnation(node, incarnation),
+        }
     }
 
     /// Where a queue that is not exclusive lives if it is declared now: a durable one in its shard, another one in the memory of the node that the ring
     /// chooses; none while no node is up that could take it.
     pub fn place_of_new(&self, vhost: &str, name: &str, durable: bool) -> Option<Place> {
         if durable {
-            return (self.0.shards() > 0)
-                .then(|| Place::Shard(shard_of(vhost, name, self.0.shards())));
+            return (self.owners.shards() > 0)
+                .then(|| Place::Shard(shard_of(vhost, name, self.owners.shards())));
         }
-        let node = self.0.ring.place(vhost, name)?;
-        Some(Place::Node(node, self.0.incarnation(node)?))
+        let node = self.owners.ring.place(vhost, name)?;
+        Some(Place::Node(node, self.owners.incarnation(node)?))
     }
 }
 
 impl Node {
     /// Who owns what by `table`, which the caller has locked for reading.
     pub fn ownership(&self, table: &Table) -> Ownership {
-        Ownership(self.owners(table))
+        let owners = self.owners(table);
+        let leaders = (0..owners.shards())
+            .map(|shard| self.leaders().get(ShardId(shard)).map(|l| l.node))
+            .collect();
+        Ownership { owners, leaders }
+    }
+
+    /// The node that serves a place now.
+    pub(crate) fn serving(&self, owners: &Owners, place: Place) -> Option<NodeId> {
+        match place {
+            Place::Shard(shard) => self.leaders().get(shard).map(|leader| leader.node),
+            Place::Node(node, incarnation) => owners.of_incarnation(node, incarnation),
+        }
     }
 
     /// The version of RabbitMQ whose behaviour clients may count on.

@@ -7,23 +7,24 @@ use bytes::Bytes;
 use rkyv::rancor;
 use rkyv::with::Skip;
 use rkyv::{Archive, Deserialize, Serialize};
-use warren_model::{ConsumerId, Incarnation, QueueId, SessionId, Settlement, Subscription};
+use warren_model::{
+    ConsumerId, Incarnation, QueueId, SessionId, Settlement, ShardId, Subscription,
+};
 use warren_transport::Frame;
 
 /// From a session to a queue owner's lane. Everything a session sends to one lane arrives in order.
 #[derive(Archive, Serialize, Deserialize, Clone, Debug)]
 pub(crate) enum ToOwner {
     Publish(Batch),
+    Shard(ShardBatch),
     Settle(Settlements),
     Consumer(ConsumerCall),
     Ask(Question),
     /// The session is over.
     SessionGone(SessionId),
-    /// Messages of a queue whose owner is another node now.
-    Adopt(Adoption),
 }
 
-/// Publishes of one session for queues of one lane.
+/// Publishes of one session for queues of one lane that are not replicated.
 #[derive(Archive, Serialize, Deserialize, Clone, Debug)]
 pub(crate) struct Batch {
     pub(crate) session: SessionId,
@@ -35,22 +36,27 @@ pub(crate) struct Batch {
     pub(crate) block: Bytes,
 }
 
-/// Contents of one queue on their way to its new owner, in order.
+/// What a session publishes to and settles in queues of one shard.
 #[derive(Archive, Serialize, Deserialize, Clone, Debug)]
-pub(crate) struct Adoption {
-    pub(crate) queue: QueueId,
-    /// The table's index at which the owner changed: the new owner waits until it knows.
-    pub(crate) index: u64,
-    pub(crate) items: Vec<Adopted>,
+pub(crate) struct ShardBatch {
+    pub(crate) shard: ShardId,
+    pub(crate) session: SessionId,
+    /// Counts the session's batches for this shard, from 1 on, without gaps: so a leader knows what it has, and what it lacks.
+    pub(crate) number: u64,
+    pub(crate) items: Vec<Item>,
+    pub(crate) settled: Vec<Settled>,
+    /// The records.
     #[rkyv(with = Skip)]
     pub(crate) block: Bytes,
 }
 
-#[derive(Archive, Serialize, Deserialize, Clone, Copy, Debug)]
-pub(crate) struct Adopted {
-    pub(crate) offset: u32,
-    pub(crate) len: u32,
-    pub(crate) redelivered: bool,
+/// From node to node, of no session.
+#[derive(Archive, Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ToNode {
+    /// The sending node leads a shard.
+    Leads { shard: ShardId, term: u64 },
+    /// All of the sending node's sessions have attached their consumers to the leader of this term.
+    Reattached { shard: ShardId, term: u64 },
 }
 
 /// One message for one queue.
@@ -108,6 +114,12 @@ pub(crate) enum Ask {
         subscription: Subscription,
         tag: Vec<u8>,
     },
+    /// A consumer (or, without subscription, what stands for a channel's gets) that another leader or link has served comes back, with what it holds.
+    Reattach {
+        consumer: u32,
+        subscription: Option<Subscription>,
+        holds: Vec<u64>,
+    },
     Cancel {
         consumer: u32,
     },
@@ -133,6 +145,8 @@ pub(crate) enum ToSession {
     Deliveries(Deliveries),
     /// A batch is dealt with; the numbered items were refused.
     Published {
+        /// Of the batches for this shard; `None`: of those for lanes.
+        shard: Option<ShardId>,
         number: u64,
         refused: Vec<u32>,
     },
@@ -155,6 +169,8 @@ pub(crate) enum ToSession {
 
 #[derive(Archive, Serialize, Deserialize, Clone, Default, Debug)]
 pub(crate) struct Deliveries {
+    /// Term in which the shard's leader sends them; 0 from queues that are not replicated.
+    pub(crate) term: u64,
     pub(crate) items: Vec<DeliveryItem>,
     /// What the items' block numbers stand for.
     #[rkyv(with = Skip)]
@@ -211,13 +227,24 @@ impl From<rancor::Error> for Malformed {
     }
 }
 
+/// Where another byte would be the lane: a message to the node itself.
+const TO_NODE: u8 = u8::MAX;
+
+/// What comes from another node on the publish lane.
+#[derive(Debug)]
+pub(crate) enum FromPeer {
+    /// For a lane of this node.
+    Owner(u8, ToOwner),
+    Node(ToNode),
+}
+
 /// Puts a message to an owner's lane into a frame; the lane is its first byte.
 pub(crate) fn encode_to_owner(lane: u8, message: &ToOwner) -> Result<Frame, Malformed> {
     let mut head = vec![lane];
     head.extend_from_slice(&rkyv::to_bytes::<rancor::Error>(message)?);
     let bulk = match message {
         ToOwner::Publish(batch) => batch.block.clone(),
-        ToOwner::Adopt(adoption) => adoption.block.clone(),
+        ToOwner::Shard(batch) => batch.block.clone(),
         ToOwner::Settle(_) | ToOwner::Consumer(_) | ToOwner::Ask(_) | ToOwner::SessionGone(_) => {
             Bytes::new()
         }
@@ -228,39 +255,44 @@ pub(crate) fn encode_to_owner(lane: u8, message: &ToOwner) -> Result<Frame, Malf
     })
 }
 
-pub(crate) fn decode_to_owner(frame: Frame) -> Result<(u8, ToOwner), Malformed> {
+pub(crate) fn encode_to_node(message: &ToNode) -> Result<Frame, Malformed> {
+    let mut head = vec![TO_NODE];
+    head.extend_from_slice(&rkyv::to_bytes::<rancor::Error>(message)?);
+    Ok(Frame {
+        head: head.into(),
+        bulk: Bytes::new(),
+    })
+}
+
+pub(crate) fn decode_from_peer(frame: Frame) -> Result<FromPeer, Malformed> {
     let (&lane, head) = frame
         .head
         .split_first()
         .ok_or_else(|| Malformed("empty head".into()))?;
+    if lane == TO_NODE {
+        return Ok(FromPeer::Node(rkyv::from_bytes::<ToNode, rancor::Error>(
+            head,
+        )?));
+    }
     let mut message = rkyv::from_bytes::<ToOwner, rancor::Error>(head)?;
-    if let ToOwner::Publish(batch) = &mut message {
-        batch.block = frame.bulk.clone();
-        if let Some(bad) = batch
-            .items
-            .iter()
-            .find(|i| i.offset as usize + i.len as usize > batch.block.len())
-        {
-            return Err(Malformed(format!(
-                "item {bad:?} lies outside of its block of {} bytes",
-                batch.block.len()
-            )));
+    let (items, block) = match &mut message {
+        ToOwner::Publish(batch) => (&batch.items, &mut batch.block),
+        ToOwner::Shard(batch) => (&batch.items, &mut batch.block),
+        ToOwner::Settle(_) | ToOwner::Consumer(_) | ToOwner::Ask(_) | ToOwner::SessionGone(_) => {
+            return Ok(FromPeer::Owner(lane, message));
         }
+    };
+    *block = frame.bulk;
+    if let Some(bad) = items
+        .iter()
+        .find(|i| i.offset as usize + i.len as usize > block.len())
+    {
+        return Err(Malformed(format!(
+            "item {bad:?} lies outside of its block of {} bytes",
+            block.len()
+        )));
     }
-    if let ToOwner::Adopt(adoption) = &mut message {
-        adoption.block = frame.bulk.clone();
-        if let Some(bad) = adoption
-            .items
-            .iter()
-            .find(|i| i.offset as usize + i.len as usize > adoption.block.len())
-        {
-            return Err(Malformed(format!(
-                "message {bad:?} lies outside of its block of {} bytes",
-                adoption.block.len()
-            )));
-        }
-    }
-    Ok((lane, message))
+    Ok(FromPeer::Owner(lane, message))
 }
 
 /// Puts a turn's events for one session into a frame: the records that they refer to are laid side by side in its bulk.
@@ -357,7 +389,9 @@ mod tests {
             block: Bytes::from_static(b"hello"),
         };
         let frame = encode_to_owner(2, &ToOwner::Publish(batch)).unwrap();
-        let (lane, ToOwner::Publish(back)) = decode_to_owner(frame.clone()).unwrap() else {
+        let FromPeer::Owner(lane, ToOwner::Publish(back)) =
+            decode_from_peer(frame.clone()).unwrap()
+        else {
             panic!()
         };
         assert_eq!(
@@ -368,9 +402,9 @@ mod tests {
             bulk: frame.bulk.slice(..4),
             ..frame.clone()
         };
-        assert!(decode_to_owner(short).is_err());
+        assert!(decode_from_peer(short).is_err());
         for end in 0..frame.head.len() {
-            let _ = decode_to_owner(Frame {
+            let _ = decode_from_peer(Frame {
                 head: frame.head.slice(..end),
                 bulk: frame.bulk.clone(),
             });
@@ -392,6 +426,7 @@ mod tests {
             redelivered: true,
         };
         let deliveries = Deliveries {
+            term: 0,
             items: vec![item(1, 2, 3), item(0, 7, 2)],
             blocks,
         };

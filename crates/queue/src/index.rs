@@ -277,6 +277,21 @@ impl Index {
         self.extents.range(at..).filter(|e| e.live > 0)
     }
 
+    /// How many messages are there from `position` on.
+    pub fn live_from(&self, position: u64) -> u64 {
+        if position >= self.next {
+            return 0;
+        }
+        let live = |extent: &Extent| {
+            if extent.first >= position {
+                return u64::from(extent.live);
+            }
+            let from = (position - extent.first) as u32;
+            (from..extent.count).filter(|n| extent.has(*n)).count() as u64
+        };
+        self.extents_from(position).map(live).sum()
+    }
+
     /// The messages that are there and of which `keep` says no, as runs of positions.
     pub fn runs_without(&self, keep: impl Fn(u64) -> bool) -> Vec<(u64, u32)> {
         let mut runs: Vec<(u64, u32)> = Vec::new();
@@ -314,6 +329,22 @@ impl Index {
         }
         self.dirty |= !moved.is_empty();
         moved
+    }
+
+    /// Whether a message lies in the state store.
+    pub fn has_stored(&self) -> bool {
+        self.extents
+            .iter()
+            .any(|e| e.live > 0 && e.location == Location::Stored)
+    }
+
+    /// The index as a replica has it that keeps all messages in its state store.
+    pub fn all_stored(&self) -> Self {
+        let mut index = self.clone();
+        for extent in &mut index.extents {
+            extent.location = Location::Stored;
+        }
+        index
     }
 
     /// The index as bytes, to be kept.
@@ -513,6 +544,8 @@ mod tests {
                     index.first()
                 );
             }
+            let from = next(index.next() + 2);
+            assert_eq!(index.live_from(from) as usize, model.range(from..).count());
             assert_eq!(positions(&index), model);
             assert_eq!(model.is_empty(), index.bytes() == 0);
             let back = Index::decode(&index.encode()).unwrap();

@@ -84,6 +84,8 @@ pub struct Counts {
 pub struct Queue {
     messages: Messages,
     consumers: Consumers,
+    /// Nothing is delivered now.
+    paused: bool,
 }
 
 impl Queue {
@@ -290,6 +292,7 @@ impl Queue {
             return;
         }
         if self.messages.ready() == 0
+            && !self.paused
             && let Some(index) = self.consumers.next_able(len)
         {
             let consumer = self.consumers.get(index);
@@ -353,7 +356,28 @@ impl Queue {
 
     /// Whether a consumer could take a message and none is ready.
     pub fn is_hungry(&self) -> bool {
-        self.messages.ready() == 0 && self.consumers.any_able()
+        !self.paused && self.messages.ready() == 0 && self.consumers.any_able()
+    }
+
+    /// Delivers nothing from now on, or delivers again.
+    pub fn set_paused(&mut self, paused: bool, sink: &mut impl Sink) {
+        self.paused = paused;
+        self.pump(sink);
+    }
+
+    /// Whether nothing is delivered now.
+    pub fn is_paused(&self) -> bool {
+        self.paused
+    }
+
+    /// Whether somebody holds the message of this position.
+    pub fn holds(&self, position: u64) -> bool {
+        self.messages.is_held(position)
+    }
+
+    /// Position of the first message that was never delivered, if there is one here.
+    pub fn undelivered(&mut self) -> Option<u64> {
+        self.messages.undelivered()
     }
 
     /// Whether a message of this position would come behind all that were here.
@@ -368,6 +392,9 @@ impl Queue {
 
     /// Hands ready messages to consumers, in turn, until one of the two runs out.
     fn pump(&mut self, sink: &mut impl Sink) {
+        if self.paused {
+            return;
+        }
         while let Some(len) = self.messages.next_ready_len() {
             let Some(index) = self.consumers.next_able(len) else {
                 break;

@@ -416,6 +416,17 @@ impl Messages {
         }
     }
 
+    pub(crate) fn is_held(&self, position: u64) -> bool {
+        self.slot(position)
+            .is_some_and(|slot| matches!(slot.state, State::Held(_)))
+    }
+
+    /// Position of the first ready message that was never delivered.
+    pub(crate) fn undelivered(&mut self) -> Option<u64> {
+        let ready = |p: &u64| self.slot(*p).is_some_and(|s| s.state == State::Ready);
+        (self.cursor..self.end()).find(ready)
+    }
+
     #[inline]
     fn slot(&self, position: u64) -> Option<&Slot> {
         match position.checked_sub(self.base) {

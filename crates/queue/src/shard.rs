@@ -11,12 +11,14 @@ use warren_model::{Incarnation, NodeId, QueueId, SessionId};
 
 /// What comes of an entry.
 pub trait Effects {
-    /// Messages of a run have arrived at a queue, the first one at `position`.
-    fn arrived(&mut self, run: &Run, position: u64);
+    /// Messages of a run have arrived at a queue, the first one at `position`; its index has them.
+    fn arrived(&mut self, run: &Run, position: u64, index: &Index);
     /// Messages are settled.
     fn settled(&mut self, settle: &Settle);
     /// A session's batch is applied.
     fn applied(&mut self, session: SessionId, number: u64);
+    /// Messages of a queue before this position may have been delivered.
+    fn touched(&mut self, queue: QueueId, position: u64);
 }
 
 /// The state.
@@ -125,6 +127,7 @@ impl Shard {
                 Op::Ended(node, incarnation) => self.end(node, incarnation),
                 Op::Touched(queue, position) => {
                     self.queues.entry(queue).or_default().touch(position);
+                    effects.touched(queue, position);
                 }
             }
         }
@@ -141,12 +144,9 @@ impl Shard {
             items_at: run.items_at,
             block_at: run.block_at,
         };
-        let position = self
-            .queues
-            .entry(run.queue)
-            .or_default()
-            .arrive(run.count, bytes, location);
-        effects.arrived(run, position);
+        let queue = self.queues.entry(run.queue).or_default();
+        let position = queue.arrive(run.count, bytes, location);
+        effects.arrived(run, position, queue);
     }
 
     fn settle(&mut self, settle: &Settle, effects: &mut impl Effects) {
@@ -183,7 +183,7 @@ mod tests {
     struct Seen(Vec<String>);
 
     impl Effects for Seen {
-        fn arrived(&mut self, run: &Run, position: u64) {
+        fn arrived(&mut self, run: &Run, position: u64, _: &Index) {
             self.0
                 .push(format!("{} x{} at {position}", run.queue.0, run.count));
         }
@@ -192,6 +192,9 @@ mod tests {
         }
         fn applied(&mut self, session: SessionId, number: u64) {
             self.0.push(format!("{} applied {number}", session.number));
+        }
+        fn touched(&mut self, queue: QueueId, position: u64) {
+            self.0.push(format!("{} touched to {position}", queue.0));
         }
     }
 

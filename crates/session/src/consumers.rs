@@ -269,6 +269,15 @@ impl Session {
         self.reply(channel, id, Reply::Done, host);
     }
 
+    /// Everything that waits for an acknowledgement: consumer and position, for a queue's new leader that does not know.
+    pub fn each_held(&self, mut each: impl FnMut(u32, u64)) {
+        for channel in self.channels.iter().flatten() {
+            for unacked in channel.unacked.iter() {
+                each(unacked.consumer, unacked.position);
+            }
+        }
+    }
+
     /// A queue's owner has messages for a consumer that needs leave.
     pub fn wants_leave(&mut self, consumer: u32, host: &mut impl Host) {
         let Some(entry) = self.core.consumers.get_mut(&consumer) else {

@@ -34,6 +34,11 @@ impl UnackedTags {
         self.list.len() == self.settled
     }
 
+    /// Deliveries that wait, in the order of their tags.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Unacked> {
+        self.list.iter().filter(|u| !u.settled)
+    }
+
     /// Takes the delivery with this tag.
     #[inline]
     pub(crate) fn take(&mut self, tag: u64) -> Option<Unacked> {
@@ -106,6 +111,7 @@ mod tests {
         }
         assert_eq!(u.take(3).map(|u| u.position), Some(8));
         assert_eq!(u.take(3), None);
+        assert_eq!(u.iter().take(3).map(|u| u.tag).sum::<u64>(), 1 + 2 + 4);
         assert!(!u.contains(3) && u.contains(4) && !u.contains(10_001));
         for tag in 4..=10_000 {
             assert!(u.take(tag).is_some(), "tag {tag}");

@@ -1,7 +1,7 @@
 //! What a session asks its node: checks on the local table, publishes, requests, settlements.
 
 use super::requests::unavailable;
-use super::{ATTACHMENT_SHIFT, Attachment, Client, Then};
+use super::{ATTACHMENT_SHIFT, Attachment, Client, Target, Then};
 use crate::connection::Inbox;
 use crate::node::UnderWay;
 use crate::permissions::Access;
@@ -198,6 +198,7 @@ impl Host for Client {
                     tag: tag.clone(),
                     count: 0,
                     consumes: true,
+                    term: 0,
                 };
                 self.attachments.insert(consumer, attachment);
                 self.ask(
@@ -244,6 +245,7 @@ impl Host for Client {
                     tag: Vec::new(),
                     count: 0,
                     consumes: false,
+                    term: 0,
                 });
                 self.ask(
                     channel,
@@ -278,14 +280,16 @@ impl Host for Client {
             return;
         };
         // Held from an owner that was lost since: it is not held any more.
-        let Some(address) = attachment
-            .address
-            .filter(|_| position >> ATTACHMENT_SHIFT == attachment.count)
+        let target = match attachment.shard() {
+            Some(shard) => Some(Target::Shard(shard)),
+            None => attachment.address.map(Target::Lane),
+        };
+        let Some(target) = target.filter(|_| position >> ATTACHMENT_SHIFT == attachment.count)
         else {
             return;
         };
         let queue = attachment.queue.id;
-        let index = self.outgoing(address);
+        let index = self.outgoing(target);
         let position = position & ((1 << ATTACHMENT_SHIFT) - 1);
         self.outgoing[index].settled.push(Settled {
             queue,

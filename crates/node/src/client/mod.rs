@@ -2,6 +2,8 @@
 //!
 //! Flow: the session calls [`Host`] while it digests input; everything for owners is gathered and sent by [`Client::flush`] at the end of the turn, or
 //! before a request, so that one owner sees one session's publishes, settlements and requests in their order.
+//! Batches for shards are kept until their outcome is known, and sent again, in order, to the shard's next leader: which knows by their numbers what is in
+//! its log already. Consumers of replicated queues are attached to the next leader with what they hold.
 //! Invariant: each publish with a sequence gets exactly as many outcomes as it has hops, whether its owner answers, refuses or is lost.
 
 mod host;
@@ -13,7 +15,7 @@ use crate::node::{Node, UnderWay};
 use crate::owners::Address;
 use crate::permissions::Permissions;
 use crate::routes::RouteCache;
-use crate::wire::{Ask, Call, ConsumerCall, Deliveries, Item, Settled, ToOwner};
+use crate::wire::{Ask, Call, ConsumerCall, Deliveries, Item, Settled, ShardBatch, ToOwner};
 use hashbrown::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -21,8 +23,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
+use warren_model::command::Place;
 use warren_model::message::Message;
-use warren_model::{ConsumerId, NodeId, QueueRef, SessionId, Subscription};
+use warren_model::{ConsumerId, NodeId, QueueRef, SessionId, ShardId, Subscription};
 use warren_routing::Route;
 use warren_session::{Delivered, Session};
 
@@ -35,9 +38,21 @@ const RETRY_PAUSE: Duration = Duration::from_millis(50);
 /// Positions are 48 bits; above them is the number of the consumer's attachment, so that settlements of an earlier one are known.
 const ATTACHMENT_SHIFT: u32 = 48;
 
-/// What goes to one lane.
+/// A publish to a replicated queue, or its settlement, may be under way for so long before the client is told that nobody knows what became of it.
+const OUTCOME_DEADLINE: Duration = Duration::from_secs(30);
+
+/// Where a batch goes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Target {
+    /// To a lane, for queues that are not replicated.
+    Lane(Address),
+    /// To whoever leads the shard.
+    Shard(ShardId),
+}
+
+/// What goes to one lane or shard.
 struct Outgoing {
-    address: Address,
+    target: Target,
     block: Vec<u8>,
     items: Vec<Item>,
     /// Which items are publishes to be confirmed: item, channel, sequence.
@@ -45,11 +60,27 @@ struct Outgoing {
     settled: Vec<Settled>,
 }
 
-/// A batch without an outcome yet.
+/// A batch for a lane without an outcome yet.
 struct InFlight {
     node: NodeId,
     bytes: usize,
     confirms: Vec<(u32, u16, u64)>,
+}
+
+/// A batch for a shard without an outcome yet.
+struct ShardInFlight {
+    batch: ShardBatch,
+    confirms: Vec<(u32, u16, u64)>,
+    since: Instant,
+    /// It was sent to a leader, so nobody but the log knows whether it counts.
+    sent: bool,
+}
+
+/// Batches of one shard, numbered without gaps.
+#[derive(Default)]
+struct ToShard {
+    last: u64,
+    in_flight: BTreeMap<u64, ShardInFlight>,
 }
 
 /// A consumer, or what a channel got from a queue, as its owner knows it.
@@ -63,6 +94,17 @@ struct Attachment {
     count: u64,
     /// It is a consumer, not a getter.
     consumes: bool,
+    /// Of a replicated queue: the leader's term that it is attached to. What leaders of earlier terms still send does not count.
+    term: u64,
+}
+
+impl Attachment {
+    fn shard(&self) -> Option<ShardId> {
+        match self.queue.place {
+            Place::Shard(shard) => Some(shard),
+            Place::Node(..) => None,
+        }
+    }
 }
 
 /// A request that an owner is to answer.
@@ -111,6 +153,7 @@ pub(crate) struct Client {
     route: Route,
     outgoing: Vec<Outgoing>,
     in_flight: BTreeMap<u64, InFlight>,
+    to_shards: BTreeMap<ShardId, ToShard>,
     in_flight_bytes: usize,
     last_batch: u64,
     /// Outcomes that came about while the session was busy: channel, sequence, ok.
@@ -148,6 +191,7 @@ impl Client {
             route: Route::default(),
             outgoing: Vec::new(),
             in_flight: BTreeMap::new(),
+            to_shards: BTreeMap::new(),
             in_flight_bytes: 0,
             last_batch: 0,
             outcomes: Vec::new(),
@@ -181,9 +225,15 @@ impl Client {
     /// Messages for the session's consumers.
     pub(crate) fn deliveries(&mut self, session: &mut Session, deliveries: &Deliveries) {
         let mut attached: Option<(u32, u64)> = None;
+        let term = deliveries.term;
         for item in &deliveries.items {
             if attached.is_none_or(|(consumer, _)| consumer != item.consumer) {
-                let Some(attachment) = self.attachments.get(&item.consumer) else {
+                let Some(attachment) = self
+                    .attachments
+                    .get(&item.consumer)
+                    .filter(|a| term >= a.term)
+                else {
+                    attached = None;
                     continue;
                 };
                 attached = Some((item.consumer, attachment.count << ATTACHMENT_SHIFT));
@@ -217,9 +267,12 @@ impl Client {
         let Some(attachment) = self.attachments.get(&consumer) else {
             return;
         };
-        let (Some(address), queue) = (attachment.address, attachment.queue.id) else {
-            return;
+        let queue = attachment.queue.id;
+        let address = match attachment.shard() {
+            Some(shard) => self.node.address_of_shard(shard),
+            None => attachment.address,
         };
+        let Some(address) = address else { return };
         let call = ConsumerCall {
             consumer: ConsumerId {
                 session: self.id,

@@ -1,15 +1,31 @@
 //! The publish path of a session: routes, batches, outcomes.
 
-use super::{BATCH_BYTES, Client, InFlight, Outgoing};
+use super::{BATCH_BYTES, Client, InFlight, OUTCOME_DEADLINE, Outgoing, ShardInFlight, Target};
 use crate::owners::{Address, lane_of};
 use crate::permissions::Access;
 use crate::routes::Hop;
-use crate::wire::{Batch, Item, Settlements, ToOwner};
+use crate::wire::{Batch, Item, Settlements, ShardBatch, ToOwner};
 use smallvec::SmallVec;
-use warren_model::Refusal;
+use tokio::time::Instant;
+use warren_model::command::Place;
 use warren_model::message::append_head;
+use warren_model::{Refusal, ShardId};
 use warren_protocol::{Properties, Value, delivery_mode};
 use warren_session::{Publish, Published, Session};
+
+impl Outgoing {
+    /// Takes the records, items and confirms, and makes room for as much again: the next batch will be about as large.
+    fn take_publishes(&mut self) -> (Vec<u8>, Vec<Item>, Vec<(u32, u16, u64)>) {
+        let (block, items) = (
+            std::mem::take(&mut self.block),
+            std::mem::take(&mut self.items),
+        );
+        let confirms = std::mem::take(&mut self.confirms);
+        self.block.reserve(block.len().min(BATCH_BYTES));
+        self.items.reserve(items.len().min(4096));
+        (block, items, confirms)
+    }
+}
 
 impl Client {
     /// Sends what the turn has gathered.
@@ -20,17 +36,17 @@ impl Client {
     }
 
     pub(super) fn flush_one(&mut self, index: usize) {
+        match self.outgoing[index].target {
+            Target::Lane(address) => self.flush_to_lane(index, address),
+            Target::Shard(shard) => self.flush_to_shard(index, shard),
+        }
+    }
+
+    fn flush_to_lane(&mut self, index: usize, address: Address) {
         let out = &mut self.outgoing[index];
         if !out.items.is_empty() {
-            let (block, items) = (
-                std::mem::take(&mut out.block),
-                std::mem::take(&mut out.items),
-            );
-            let confirms = std::mem::take(&mut out.confirms);
-            let (address, bytes) = (out.address, block.len());
-            // The next batch will be about as large.
-            out.block.reserve(bytes.min(BATCH_BYTES));
-            out.items.reserve(items.len().min(4096));
+            let (block, items, confirms) = out.take_publishes();
+            let bytes = block.len();
             self.last_batch += 1;
             let number = self.last_batch;
             self.in_flight_bytes += bytes;
@@ -59,7 +75,7 @@ impl Client {
         }
         let out = &mut self.outgoing[index];
         if !out.settled.is_empty() {
-            let (address, items) = (out.address, std::mem::take(&mut out.settled));
+            let items = std::mem::take(&mut out.settled);
             // If the owner is lost, so is what was held there: it is delivered again.
             let _ = self.node.send_to_lane(
                 address,
@@ -71,12 +87,121 @@ impl Client {
         }
     }
 
-    pub(super) fn outgoing(&mut self, address: Address) -> usize {
-        match self.outgoing.iter().position(|o| o.address == address) {
+    fn flush_to_shard(&mut self, index: usize, shard: ShardId) {
+        let out = &mut self.outgoing[index];
+        if out.items.is_empty() && out.settled.is_empty() {
+            return;
+        }
+        let (block, items, confirms) = out.take_publishes();
+        let settled = std::mem::take(&mut out.settled);
+        let to = self.to_shards.entry(shard).or_default();
+        to.last += 1;
+        self.in_flight_bytes += block.len();
+        let batch = ShardBatch {
+            shard,
+            session: self.id,
+            number: to.last,
+            items,
+            settled,
+            block: block.into(),
+        };
+        let in_flight = ShardInFlight {
+            batch,
+            confirms,
+            since: Instant::now(),
+            sent: false,
+        };
+        let number = to.last;
+        to.in_flight.insert(number, in_flight);
+        self.send_batch(shard, number);
+    }
+
+    /// Sends a batch to the shard's leader, if there is one; else it waits for the next.
+    fn send_batch(&mut self, shard: ShardId, number: u64) {
+        let Some(address) = self.node.address_of_shard(shard) else {
+            return;
+        };
+        let Some(in_flight) = self
+            .to_shards
+            .get_mut(&shard)
+            .and_then(|to| to.in_flight.get_mut(&number))
+        else {
+            return;
+        };
+        self.known_to.insert(address);
+        let message = ToOwner::Shard(in_flight.batch.clone());
+        in_flight.sent |= self.node.send_to_lane(address, message).is_ok();
+    }
+
+    /// The shard's leader may lack what has no outcome yet: sends it again, in order.
+    pub(super) fn send_batches_again(&mut self, shard: ShardId) {
+        let numbers: Vec<u64> = self
+            .to_shards
+            .get(&shard)
+            .map_or_else(Vec::new, |to| to.in_flight.keys().copied().collect());
+        for number in numbers {
+            self.send_batch(shard, number);
+        }
+    }
+
+    /// Gives up what cannot be decided in time: publishes that no leader was there for are refused; where one may have taken them, the reason why the
+    /// connection must end is returned, since nobody can say what became of them.
+    pub(crate) fn give_up(&mut self) -> Option<String> {
+        if self.to_shards.values().all(|to| to.in_flight.is_empty()) {
+            return None;
+        }
+        let (now, patience) = (Instant::now(), self.node.settings().unroutable_wait);
+        for (shard, to) in &mut self.to_shards {
+            let Some(first) = to.in_flight.values().next() else {
+                continue;
+            };
+            if first.sent && now >= first.since + OUTCOME_DEADLINE {
+                return Some(format!(
+                    "shard {} has had no leader that could be reached for {} s: whether the last publishes count is unknown",
+                    shard.0,
+                    OUTCOME_DEADLINE.as_secs()
+                ));
+            }
+            let unsent = to
+                .in_flight
+                .iter()
+                .find(|(_, b)| !b.sent && now >= b.since + patience);
+            let Some((&from, _)) = unsent else { continue };
+            // None behind it was sent either: a leader would have been there for all.
+            let refused = to.in_flight.split_off(&from);
+            to.last = from - 1;
+            for (_, batch) in refused {
+                self.in_flight_bytes -= batch.batch.block.len();
+                let lost = batch.confirms.into_iter();
+                self.outcomes
+                    .extend(lost.map(|(_, channel, sequence)| (channel, sequence, false)));
+            }
+        }
+        None
+    }
+
+    /// When to look whether something must be given up.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        let patience = self.node.settings().unroutable_wait;
+        let first = self
+            .to_shards
+            .values()
+            .filter_map(|to| to.in_flight.values().find(|b| !b.sent))
+            .map(|b| b.since + patience);
+        let oldest = self
+            .to_shards
+            .values()
+            .filter_map(|to| to.in_flight.values().next())
+            .map(|b| b.since + OUTCOME_DEADLINE);
+        first.chain(oldest).min()
+    }
+
+    pub(super) fn outgoing(&mut self, target: Target) -> usize {
+        match self.outgoing.iter().position(|o| o.target == target) {
             Some(index) => index,
             None => {
                 self.outgoing.push(Outgoing {
-                    address,
+                    target,
                     block: Vec::new(),
                     items: Vec::new(),
                     confirms: Vec::new(),
@@ -88,13 +213,23 @@ impl Client {
     }
 
     /// A batch's outcome.
-    pub(crate) fn published(&mut self, number: u64, refused: &[u32]) {
-        let Some(batch) = self.in_flight.remove(&number) else {
-            return;
+    pub(crate) fn published(&mut self, shard: Option<ShardId>, number: u64, refused: &[u32]) {
+        let (bytes, confirms) = match shard {
+            None => match self.in_flight.remove(&number) {
+                Some(batch) => (batch.bytes, batch.confirms),
+                None => return,
+            },
+            Some(shard) => {
+                let to = self.to_shards.get_mut(&shard);
+                match to.and_then(|to| to.in_flight.remove(&number)) {
+                    Some(batch) => (batch.batch.block.len(), batch.confirms),
+                    None => return,
+                }
+            }
         };
-        self.in_flight_bytes -= batch.bytes;
+        self.in_flight_bytes -= bytes;
         let mut refused = refused.iter().peekable();
-        for (item, channel, sequence) in batch.confirms {
+        for (item, channel, sequence) in confirms {
             while refused.peek().is_some_and(|&&r| r < item) {
                 refused.next();
             }
@@ -157,12 +292,18 @@ impl Client {
         let mut hops = SmallVec::with_capacity(self.route.queues.len());
         for i in 0..self.route.queues.len() {
             let target = self.route.queues[i];
-            let outgoing = owners.of_place(target.place).map(|n| {
-                self.outgoing(Address {
-                    node: n,
-                    lane: lane_of(target.id),
-                }) as u16
-            });
+            let to = match target.place {
+                Place::Shard(shard) => Some(Target::Shard(shard)),
+                Place::Node(node, incarnation) => {
+                    owners.of_incarnation(node, incarnation).map(|node| {
+                        Target::Lane(Address {
+                            node,
+                            lane: lane_of(target.id),
+                        })
+                    })
+                }
+            };
+            let outgoing = to.map(|to| self.outgoing(to) as u16);
             hops.push(Hop {
                 queue: target.id,
                 outgoing,

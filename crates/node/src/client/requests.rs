@@ -6,8 +6,9 @@ use crate::wire::{Answer, Ask, Question, ToOwner, ToSession};
 use crate::worker::COMMAND_DEADLINE;
 use std::collections::BTreeMap;
 use tokio::time::Instant;
+use warren_model::command::Place;
 use warren_model::message::Message;
-use warren_model::{Command, NodeId, Outcome, QueueId, QueueRef, Refusal};
+use warren_model::{Command, NodeId, Outcome, QueueId, QueueRef, Refusal, ShardId};
 use warren_session::{Got, Reply, Session};
 
 impl Client {
@@ -117,10 +118,15 @@ impl Client {
                 else {
                     return;
                 };
-                let count = self
+                let (count, term) = self
                     .attachments
                     .get(&item.consumer)
-                    .map_or(0, |a| a.count << ATTACHMENT_SHIFT);
+                    .map_or((0, 0), |a| (a.count << ATTACHMENT_SHIFT, a.term));
+                if deliveries.term < term {
+                    // By an earlier leader; the one of now was asked, too.
+                    self.asked.insert(id, asked);
+                    return;
+                }
                 match Message::read(block, item.offset) {
                     Ok(message) => {
                         let got = Got {
@@ -212,10 +218,15 @@ impl Client {
         let Some(address) = asked.to else {
             return self.ask_later(id, asked);
         };
-        if let Ask::Consume { consumer, .. } | Ask::Get { consumer, .. } = asked.ask
+        if let Ask::Consume { consumer, .. }
+        | Ask::Reattach { consumer, .. }
+        | Ask::Get { consumer, .. } = asked.ask
             && let Some(attachment) = self.attachments.get_mut(&consumer)
         {
             attachment.address = Some(address);
+            if let Some(leader) = attachment.shard().and_then(|s| self.node.leaders().get(s)) {
+                attachment.term = leader.term;
+            }
         }
         self.known_to.insert(address);
         let question = Question {
@@ -263,6 +274,12 @@ impl Client {
             return self.ask_owner(id, asked);
         }
         if let Then::Reattached(consumer) = asked.then {
+            if let Ask::Reattach { .. } = asked.ask
+                && !gone
+            {
+                let held = held_by(session, |c| c == consumer);
+                return self.reattach(consumer, held);
+            }
             if gone {
                 return self.cancelled(session, consumer);
             }
@@ -289,6 +306,7 @@ impl Client {
             }
             Ask::Count
             | Ask::Consume { .. }
+            | Ask::Reattach { .. }
             | Ask::Get { .. }
             | Ask::Purge
             | Ask::Seal { .. }
@@ -331,17 +349,105 @@ impl Client {
             }
         }
         self.pass_fences(session, |_, at| at == node);
+        // Consumers of replicated queues are attached again when a leader is there, and keep what they hold.
         self.detach(session, |a| {
-            a.address.is_some_and(|address| address.node == node)
+            a.shard().is_none() && a.address.is_some_and(|address| address.node == node)
         });
+    }
+
+    /// A shard has a leader, a new one or over a new link: it is sent what has no outcome yet, and consumers are attached there with what they hold.
+    pub(crate) fn leader_announced(&mut self, session: &mut Session, shard: ShardId, term: u64) {
+        if self
+            .node
+            .leaders()
+            .get(shard)
+            .is_none_or(|l| l.term != term)
+        {
+            // Another one has announced itself since.
+            return;
+        }
+        self.flush();
+        self.send_batches_again(shard);
+        let of_shard = |a: &Attachment| a.shard() == Some(shard);
+        let asked_for: Vec<u64> = self
+            .asked
+            .iter()
+            .filter(|(_, a)| a.queue.place == Place::Shard(shard))
+            .filter(|(_, a)| !matches!(a.then, Then::Reattached(_)))
+            .map(|(id, _)| *id)
+            .collect();
+        let consumers: Vec<u32> = self
+            .attachments
+            .iter()
+            .filter(|(_, a)| of_shard(a))
+            .map(|(c, _)| *c)
+            .collect();
+        if !consumers.is_empty() {
+            let mut held = held_by(session, |c| self.attachments.get(&c).is_some_and(of_shard));
+            let mut consumers = consumers;
+            consumers.sort_unstable();
+            for consumer in consumers {
+                session.leave_back(consumer, u32::MAX, self);
+                let own = held.remove(&consumer);
+                let held = own.map(|positions| (consumer, positions));
+                self.reattach(consumer, held.into_iter().collect());
+            }
+        }
+        // What was asked of an earlier leader, or waits for one.
+        for id in asked_for {
+            if let Some(asked) = self.asked.remove(&id) {
+                self.ask_owner(id, asked);
+            }
+        }
+    }
+
+    /// Attaches a consumer of a replicated queue to the shard's leader, with what it holds.
+    fn reattach(&mut self, consumer: u32, mut held: BTreeMap<u32, Vec<u64>>) {
+        let Some(attachment) = self.attachments.get_mut(&consumer) else {
+            return;
+        };
+        let pending = self
+            .asked
+            .values()
+            .any(|a| matches!(a.ask, Ask::Consume { consumer: c, .. } if c == consumer));
+        let count = attachment.count << ATTACHMENT_SHIFT;
+        let holds: Vec<u64> = held
+            .remove(&consumer)
+            .unwrap_or_default()
+            .into_iter()
+            .map(|position| position & !count)
+            .collect();
+        if pending || (!attachment.consumes && holds.is_empty()) {
+            return;
+        }
+        let ask = Ask::Reattach {
+            consumer,
+            subscription: attachment.consumes.then_some(attachment.subscription),
+            holds,
+        };
+        let queue = attachment.queue;
+        self.asked
+            .retain(|_, a| !matches!(a.ask, Ask::Reattach { consumer: c, .. } if c == consumer));
+        self.last_own_request += 1;
+        self.ask(
+            0,
+            self.last_own_request,
+            queue,
+            ask,
+            Then::Reattached(consumer),
+        );
     }
 
     /// The ring has changed: consumers whose queue has another owner now are attached there.
     pub(crate) fn members_changed(&mut self, session: &mut Session) {
         let owners = self.node.current_owners();
-        self.detach(session, |a| {
-            a.address.is_some() && owners.address(a.queue) != a.address
-        });
+        let is_lost = |a: &Attachment| match a.queue.place {
+            Place::Shard(_) => false,
+            Place::Node(node, incarnation) => {
+                a.address.is_some() && owners.of_incarnation(node, incarnation).is_none()
+            }
+        };
+        self.detach(session, is_lost);
     }
 
     pub(super) fn detach(&mut self, session: &mut Session, lost: impl Fn(&Attachment) -> bool) {
@@ -387,6 +493,17 @@ impl Client {
             );
         }
     }
+}
+
+/// What some of a session's consumers hold.
+fn held_by(session: &Session, wanted: impl Fn(u32) -> bool) -> BTreeMap<u32, Vec<u64>> {
+    let mut held: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
+    session.each_held(|consumer, position| {
+        if wanted(consumer) {
+            held.entry(consumer).or_default().push(position);
+        }
+    });
+    held
 }
 
 fn reply_of(answer: Answer) -> Reply {

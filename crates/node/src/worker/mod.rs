@@ -1,14 +1,20 @@
 //! A lane: a task that owns a part of this node's queues, so that queues need no locks.
 //!
 //! Flow: takes all messages that have come since its last turn, applies them to its queues, then sends each session what the turn had for it.
+//! Replicated queues, and the shards that they belong to, are served by [`shards`]: all queues of a shard are one lane's.
 //! A queue comes into being here with the first message about it; its definition is the routing table's.
 //! Invariant: a queue id that the table does not know is either not applied here yet (then the lane waits for it, bounded) or deleted (then what is
 //! meant for it is refused).
 
+mod feeder;
+mod keeping;
+mod shards;
+
+use crate::hosted::{Hosted, ShardMessage};
 use crate::node::Node;
 use crate::outbox::{GetSink, Outbox};
 use crate::wire::{
-    Adoption, Answer, Ask, Batch, Call, ConsumerCall, Question, Settlements, ToOwner, ToSession,
+    Answer, Ask, Batch, Call, ConsumerCall, Question, Settlements, ToOwner, ToSession,
 };
 use hashbrown::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,9 +22,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
-use warren_model::{
-    Command, ConsumerId, Credit, Incarnation, NodeId, QueueId, QueueRef, SessionId,
-};
+use warren_model::command::Place;
+use warren_model::{Command, ConsumerId, Credit, Incarnation, NodeId, QueueId, SessionId, ShardId};
 use warren_queue::{Counts, Queue};
 
 /// Messages taken a turn: enough to batch, few enough that a session waits less than a millisecond for its turn's outcome.
@@ -29,17 +34,14 @@ const CATCH_UP: Duration = Duration::from_secs(2);
 pub(crate) const COMMAND_DEADLINE: Duration = Duration::from_secs(10);
 
 /// What a lane is sent.
-#[derive(Debug)]
 pub(crate) enum LaneMessage {
     Owner(ToOwner),
     /// Applied: these queues are deleted.
     Deleted(Vec<QueueId>),
     /// Sessions of a node are gone: the link to it broke, or its incarnation ended. `None`: all but this node's own.
     PeerGone(NodeId, Option<Incarnation>),
-    /// Shards have other owners now.
-    OwnersChanged,
-    /// Contents of a queue that another node hands over; the answer says whether they are here now.
-    Adopt(Adoption, oneshot::Sender<bool>),
+    /// Something about a shard of this lane.
+    Shard(ShardId, ShardMessage),
     /// The table was replaced as a whole: queues that it does not have are deleted.
     Revise,
     /// This node was counted out: nothing that it holds is valid any more.
@@ -60,6 +62,23 @@ struct Local {
     auto_delete: bool,
     /// A deletion is under way: publishes are refused.
     sealed: bool,
+    /// What a replicated queue has besides.
+    replicated: Option<Replicated>,
+}
+
+/// A replicated queue, as its leader serves it.
+struct Replicated {
+    shard: ShardId,
+    /// The next position that is fed to the queue: what lies behind is in the log or the store.
+    fed_to: u64,
+    /// Messages before this position may have been delivered by an earlier leader.
+    inherited: u64,
+    /// Who has messages that have not been fed yet.
+    holds: BTreeMap<u64, ConsumerId>,
+    /// Positions that are settled, before the queue was fed with them, by an entry that is not applied yet.
+    settling: BTreeSet<u64>,
+    /// Questions that wait until the queue may be served.
+    parked: Vec<Question>,
 }
 
 /// Why a queue cannot be served here.
@@ -71,6 +90,7 @@ enum Missing {
 pub(crate) struct Worker {
     node: Arc<Node>,
     queues: HashMap<QueueId, Local>,
+    shards: BTreeMap<ShardId, Hosted>,
     /// Queues that a session consumes or got from.
     sessions: BTreeMap<SessionId, BTreeSet<QueueId>>,
     outbox: Outbox,
@@ -85,6 +105,7 @@ impl Worker {
         let mut worker = Self {
             node,
             queues: HashMap::new(),
+            shards: BTreeMap::new(),
             sessions: BTreeMap::new(),
             outbox: Outbox::default(),
             touched: Vec::new(),
@@ -102,6 +123,8 @@ impl Worker {
     async fn handle(&mut self, message: LaneMessage) {
         match message {
             LaneMessage::Owner(ToOwner::Publish(batch)) => self.publish(batch).await,
+            LaneMessage::Owner(ToOwner::Shard(batch)) => self.shard_batch(batch).await,
+            LaneMessage::Shard(shard, message) => self.shard_message(shard, message).await,
             LaneMessage::Owner(ToOwner::Settle(settlements)) => self.settle(&settlements),
             LaneMessage::Owner(ToOwner::Consumer(call)) => self.consumer_call(&call),
             LaneMessage::Owner(ToOwner::Ask(Question {
@@ -111,22 +134,21 @@ impl Worker {
                 ..
             })) => self.fence(session, id),
             LaneMessage::Owner(ToOwner::Ask(question)) => self.question(question).await,
-            LaneMessage::Owner(ToOwner::Adopt(_)) => {
-                tracing::warn!("a hand-over must be asked for, so that it can be answered")
-            }
-            LaneMessage::Adopt(adoption, done) => {
-                let adopted = self.adopt(adoption).await;
-                // The sender hears of it, or sends it again.
-                let _ = done.send(adopted);
-            }
-            LaneMessage::OwnersChanged => self.hand_over(),
             LaneMessage::Owner(ToOwner::SessionGone(session)) => {
-                self.sessions_gone(|s| s == session)
+                self.sessions_gone(|s| s == session, true);
+                self.publishes_no_more(session);
             }
             LaneMessage::Deleted(ids) => self.deleted(ids),
-            LaneMessage::PeerGone(node, incarnation) => self.sessions_gone(|s| {
-                s.node == node && incarnation.is_none_or(|i| s.incarnation <= i)
-            }),
+            LaneMessage::PeerGone(node, incarnation) => {
+                // Where only the link broke, its sessions come back and say what they hold of replicated queues.
+                self.sessions_gone(
+                    |s| s.node == node && incarnation.is_none_or(|i| s.incarnation <= i),
+                    incarnation.is_some(),
+                );
+                if let Some(incarnation) = incarnation {
+                    self.incarnation_ended(node, incarnation);
+                }
+            }
             LaneMessage::Revise => {
                 let node = self.node.clone();
                 let table = node.metadata().table().read();
@@ -141,25 +163,18 @@ impl Worker {
             }
             LaneMessage::Reset => {
                 self.sessions.clear();
-                for (_, local) in self.queues.drain() {
-                    self.node.account(local.accounted, 0);
-                    local.queue.delete(&mut self.outbox);
-                }
+                // Replicated queues are their shards' leaders' to reset, this node's among them.
+                let gone: Vec<QueueId> = self
+                    .queues
+                    .iter()
+                    .filter(|(_, local)| local.replicated.is_none())
+                    .map(|(id, _)| *id)
+                    .collect();
+                self.deleted(gone);
             }
             LaneMessage::Counts(ids, reply) => {
-                let counts = match ids {
-                    Some(ids) => ids
-                        .into_iter()
-                        .filter_map(|id| Some((id, self.queues.get(&id)?.queue.counts())))
-                        .collect(),
-                    None => self
-                        .queues
-                        .iter()
-                        .map(|(id, l)| (*id, l.queue.counts()))
-                        .collect(),
-                };
                 // Whoever asked may have given up.
-                let _ = reply.send(counts);
+                let _ = reply.send(self.counts(ids));
             }
         }
     }
@@ -170,10 +185,12 @@ impl Worker {
                 self.node.account(local.accounted, 0);
                 local.queue.delete(&mut self.outbox);
             }
+            self.drop_index(id);
         }
     }
 
     async fn publish(&mut self, batch: Batch) {
+        self.outbox.serve(0, QueueId::default());
         let mut refused = Vec::new();
         let mut i = 0;
         while i < batch.items.len() {
@@ -216,6 +233,7 @@ impl Worker {
         self.outbox.push(
             batch.session,
             ToSession::Published {
+                shard: None,
                 number: batch.number,
                 refused,
             },
@@ -223,6 +241,7 @@ impl Worker {
     }
 
     fn settle(&mut self, settlements: &Settlements) {
+        self.outbox.serve(0, QueueId::default());
         let mut positions = Vec::new();
         let mut items = settlements.items.as_slice();
         while let Some(first) = items.first() {
@@ -249,9 +268,13 @@ impl Worker {
     }
 
     fn consumer_call(&mut self, call: &ConsumerCall) {
+        self.serve(call.queue);
         let Some(local) = self.queues.get_mut(&call.queue) else {
             return;
         };
+        if local.replicated.is_some() {
+            self.touched.push(call.queue);
+        }
         match call.call {
             Call::Credit(bytes) => {
                 local
@@ -283,10 +306,17 @@ impl Worker {
         let answer = match self.local(queue).await {
             Ok(()) => {
                 self.touched.push(queue);
-                if matches!(ask, Ask::Consume { .. } | Ask::Get { no_ack: false, .. }) {
+                if matches!(
+                    ask,
+                    Ask::Consume { .. } | Ask::Reattach { .. } | Ask::Get { no_ack: false, .. }
+                ) {
                     self.sessions.entry(session).or_default().insert(queue);
                 }
+                self.serve(queue);
                 match self.queues.get_mut(&queue) {
+                    Some(local) if local.replicated.is_some() => {
+                        self.replicated_question(queue, session, ask, id)
+                    }
                     Some(local) => answer(local, session, ask, id, &mut self.outbox),
                     None => Answered::Now(Answer::NotHere),
                 }
@@ -295,12 +325,14 @@ impl Worker {
             Err(Missing::Deleted) => Answered::Now(match ask {
                 Ask::Cancel { .. } | Ask::Unseal | Ask::Fence => Answer::Done,
                 Ask::Seal { .. } => Answer::Counted(0),
-                Ask::Count | Ask::Consume { .. } | Ask::Get { .. } | Ask::Purge => {
-                    Answer::Refused {
-                        code: 404,
-                        text: "the queue was deleted meanwhile".into(),
-                    }
-                }
+                Ask::Count
+                | Ask::Consume { .. }
+                | Ask::Reattach { .. }
+                | Ask::Get { .. }
+                | Ask::Purge => Answer::Refused {
+                    code: 404,
+                    text: "the queue was deleted meanwhile".into(),
+                },
             }),
         };
         match answer {
@@ -312,16 +344,30 @@ impl Worker {
         }
     }
 
-    fn sessions_gone(&mut self, gone: impl Fn(SessionId) -> bool) {
+    /// Sessions are gone, or have lost their link: then `replicated` queues keep them.
+    fn sessions_gone(&mut self, gone: impl Fn(SessionId) -> bool, replicated: bool) {
         let sessions: Vec<SessionId> = self.sessions.keys().copied().filter(|s| gone(*s)).collect();
         for session in sessions {
+            let mut kept = BTreeSet::new();
             for id in self.sessions.remove(&session).unwrap_or_default() {
+                let of_shard = self.queues.get(&id).is_some_and(|l| l.replicated.is_some());
+                if of_shard && !replicated {
+                    kept.insert(id);
+                    continue;
+                }
+                if of_shard {
+                    self.serve(id);
+                    self.touched.push(id);
+                }
                 if let Some(local) = self.queues.get_mut(&id)
                     && local.queue.session_gone(session, &mut self.outbox)
                     && local.auto_delete
                 {
                     self.delete_unused_for(session, id);
                 }
+            }
+            if !kept.is_empty() {
+                self.sessions.insert(session, kept);
             }
         }
     }
@@ -334,15 +380,26 @@ impl Worker {
     ) -> Option<JoinHandle<()>> {
         let local = self.queues.get_mut(&queue)?;
         local.sealed = true;
+        let (vhost, name) = (local.vhost.clone(), local.name.clone());
+        Some(self.propose_deletion(queue, vhost, name, waiting))
+    }
+
+    fn propose_deletion(
+        &self,
+        queue: QueueId,
+        vhost: String,
+        name: String,
+        waiting: Option<(SessionId, u64)>,
+    ) -> JoinHandle<()> {
         let command = Command::DeleteQueue {
-            vhost: local.vhost.clone(),
-            name: local.name.clone(),
+            vhost,
+            name,
             only: Some(queue),
             session: self.node.own_session(),
         };
         let node = self.node.clone();
         let proposed = node.metadata().propose(command, COMMAND_DEADLINE);
-        Some(tokio::spawn(async move {
+        tokio::spawn(async move {
             if let Err(error) = proposed.await {
                 tracing::warn!(%error, "an unused auto-delete queue could not be deleted");
             }
@@ -355,7 +412,7 @@ impl Worker {
                     }],
                 );
             }
-        }))
+        })
     }
 
     /// The same for a queue that a session's release has left unused: the session's next fence waits for it.
@@ -391,72 +448,6 @@ impl Worker {
         }
     }
 
-    /// Takes messages of a queue over from its earlier owner. False if they belong elsewhere; messages of a deleted queue are gone with it.
-    async fn adopt(&mut self, adoption: Adoption) -> bool {
-        if self.node.metadata().table().version() < adoption.index {
-            self.flush();
-            self.node
-                .metadata()
-                .wait_applied(adoption.index, CATCH_UP)
-                .await;
-        }
-        match self.local(adoption.queue).await {
-            Ok(()) => {
-                if let Some(local) = self.queues.get_mut(&adoption.queue) {
-                    local.queue.adopt(
-                        &adoption.block,
-                        adoption
-                            .items
-                            .iter()
-                            .map(|i| (i.offset, i.len, i.redelivered)),
-                        &mut self.outbox,
-                    );
-                    self.touched.push(adoption.queue);
-                }
-                true
-            }
-            Err(Missing::Deleted) => true,
-            Err(Missing::NotHere) => false,
-        }
-    }
-
-    /// Sends the contents of queues that have another owner now to it.
-    fn hand_over(&mut self) {
-        let node = self.node.clone();
-        let table = node.metadata().table().read();
-        let (owners, index) = (node.owners(&table), table.index());
-        let elsewhere = |id: &QueueId| {
-            let view = table.queue_by_id(*id)?;
-            // A queue without any owner stays until there is one.
-            let owner = owners.of_place(view.place)?;
-            (owner != node.id()).then_some((
-                *id,
-                QueueRef {
-                    id: *id,
-                    place: view.place,
-                },
-            ))
-        };
-        let moved: Vec<(QueueId, QueueRef)> = self.queues.keys().filter_map(elsewhere).collect();
-        drop(table);
-        for (id, queue) in moved {
-            let Some(local) = self.queues.remove(&id) else {
-                continue;
-            };
-            node.account(local.accounted, 0);
-            let contents = local.queue.into_contents();
-            if !contents.is_empty() {
-                tracing::debug!(
-                    queue = local.name,
-                    vhost = local.vhost,
-                    messages = contents.len(),
-                    "handing a queue over to its owner"
-                );
-                crate::handover::start(node.clone(), queue, index, contents);
-            }
-        }
-    }
-
     /// Makes sure that a queue is here, if it should be.
     async fn local(&mut self, id: QueueId) -> Result<(), Missing> {
         if self.queues.contains_key(&id) {
@@ -473,23 +464,40 @@ impl Worker {
         let Some(view) = table.queue_by_id(id) else {
             return Err(Missing::Deleted);
         };
-        if self.node.owners(&table).of_place(view.place) != Some(self.node.id()) {
-            return Err(Missing::NotHere);
-        }
+        let replicated = match view.place {
+            Place::Node(node, incarnation) => {
+                if (node, incarnation) != (self.node.id(), self.node.incarnation()) {
+                    return Err(Missing::NotHere);
+                }
+                None
+            }
+            Place::Shard(shard) => match self.leading(shard) {
+                Some(_) => Some(self.replicated(shard, id)),
+                None => return Err(Missing::NotHere),
+            },
+        };
         let local = Local {
-            queue: Queue::new(),
+            queue: if replicated.is_some() {
+                paused()
+            } else {
+                Queue::new()
+            },
             accounted: 0,
             vhost: view.vhost.to_owned(),
             name: view.name.to_owned(),
             auto_delete: view.auto_delete,
             sealed: false,
+            replicated,
         };
         drop(table);
         self.queues.insert(id, local);
+        self.pause_queue_as_due(id);
         Ok(())
     }
 
     fn flush(&mut self) {
+        self.feed_touched();
+        self.propose_pending();
         for (session, events) in self.outbox.take() {
             self.node.send_to_session(session, events);
         }
@@ -501,6 +509,39 @@ impl Worker {
             }
         }
     }
+}
+
+/// A replicated queue, before it is known that it may deliver.
+fn paused() -> Queue {
+    let mut queue = Queue::new();
+    queue.set_paused(true, &mut Outbox::default());
+    queue
+}
+
+fn in_exclusive_use(local: &Local) -> Answer {
+    Answer::Refused {
+        code: 403,
+        text: format!(
+            "queue '{}' in vhost '{}' in exclusive use",
+            local.name, local.vhost
+        ),
+    }
+}
+
+/// Keeps publishes out of a queue that is about to be deleted, if it may be.
+fn seal(local: &mut Local, counts: &Counts, if_unused: bool, if_empty: bool) -> Answer {
+    let refused = |why| Answer::Refused {
+        code: 406,
+        text: format!("queue '{}' in vhost '{}' {why}", local.name, local.vhost),
+    };
+    if if_unused && counts.consumers > 0 {
+        return refused("in use");
+    }
+    if if_empty && counts.ready > 0 {
+        return refused("is not empty");
+    }
+    local.sealed = true;
+    Answer::Counted(counts.ready)
 }
 
 enum Answered {
@@ -547,13 +588,7 @@ fn answer(
                 Ok(()) => return Answered::Already,
                 Err(_) => {
                     outbox.events(session).remove(at);
-                    Answer::Refused {
-                        code: 403,
-                        text: format!(
-                            "queue '{}' in vhost '{}' in exclusive use",
-                            local.name, local.vhost
-                        ),
-                    }
+                    in_exclusive_use(local)
                 }
             }
         }
@@ -567,6 +602,8 @@ fn answer(
             }
             Answer::Done
         }
+        // Only of replicated queues.
+        Ask::Reattach { .. } => Answer::NotHere,
         Ask::Get { consumer, no_ack } => {
             let mut sink = GetSink::default();
             if queue.get(
@@ -591,23 +628,7 @@ fn answer(
             if_empty,
         } => {
             let counts = queue.counts();
-            if if_unused && counts.consumers > 0 {
-                Answer::Refused {
-                    code: 406,
-                    text: format!("queue '{}' in vhost '{}' in use", local.name, local.vhost),
-                }
-            } else if if_empty && counts.ready > 0 {
-                Answer::Refused {
-                    code: 406,
-                    text: format!(
-                        "queue '{}' in vhost '{}' is not empty",
-                        local.name, local.vhost
-                    ),
-                }
-            } else {
-                local.sealed = true;
-                Answer::Counted(counts.ready)
-            }
+            seal(local, &counts, if_unused, if_empty)
         }
         Ask::Unseal => {
             local.sealed = false;

@@ -1,0 +1,348 @@
+//! Keeps the node's shards where the routing table wants them: opens and closes their groups, follows placements, brings leadership home.
+//!
+//! Flow: [`Keeper::run`] wakes on changes of the table and now and then. The metadata group's leader places shards that have no place yet, and those whose
+//! place the ring has changed; every node opens the groups of its replicas; the leader of a shard makes the group's members those of its placement, and hands
+//! leadership to the preferred leader once that has caught up.
+//! Invariants: a shard is founded once, by the nodes of its first placement; a node does one change at a time, so that moves are paced.
+
+use crate::hosted::{Hosted, ShardMessage};
+use crate::keep;
+use crate::node::Node;
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+use warren_consensus::{Committed, Leadership, Replica, ShardStatus};
+use warren_model::command::Placement;
+use warren_model::{Command, NodeId, ShardId};
+use warren_placement::REPLICAS;
+use warren_storage::{Scan, StorageError};
+
+/// How often the keeper looks around without being woken.
+const LOOK_AROUND: Duration = Duration::from_millis(200);
+/// How long the first placement waits for nodes of the configuration that have not come yet.
+const FOUNDING_PATIENCE: Duration = Duration::from_secs(2);
+const COMMAND_DEADLINE: Duration = Duration::from_secs(5);
+/// A replica that lacks at most so many entries has caught up.
+const CAUGHT_UP: u64 = 64;
+/// How long a shard is left alone after a change that did not come about.
+const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(2);
+/// How long an orderly hand-over may take in all.
+const HAND_OVER_DEADLINE: Duration = Duration::from_secs(3);
+
+/// The state of a shard, as its group sees it: a way to the shard's lane.
+struct LaneReplica {
+    node: Weak<Node>,
+    shard: ShardId,
+    position: Option<Bytes>,
+}
+
+impl LaneReplica {
+    fn tell(&self, message: ShardMessage) {
+        if let Some(node) = self.node.upgrade() {
+            node.to_shard(self.shard, message);
+        }
+    }
+
+    fn ask<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(oneshot::Sender<Result<T, StorageError>>) -> ShardMessage,
+    ) -> BoxFuture<'static, Result<T, StorageError>> {
+        let (sender, receiver) = oneshot::channel();
+        self.tell(question(sender));
+        receiver
+            .map(|answer| answer.unwrap_or(Err(StorageError::Closed)))
+            .boxed()
+    }
+}
+
+impl Replica for LaneReplica {
+    fn position(&self) -> Result<Option<Bytes>, StorageError> {
+        Ok(self.position.clone())
+    }
+
+    fn apply(&self, entries: Vec<Committed>) {
+        self.tell(ShardMessage::Apply(entries));
+    }
+
+    fn checkpoint(&self, position: Bytes) -> BoxFuture<'static, Result<(), StorageError>> {
+        self.ask(|done| ShardMessage::Checkpoint(position, done))
+    }
+
+    fn view(&self) -> BoxFuture<'static, Result<Scan, StorageError>> {
+        self.ask(ShardMessage::View)
+    }
+
+    fn stage(
+        &self,
+        records: Vec<(Bytes, Bytes)>,
+        first: bool,
+    ) -> BoxFuture<'static, Result<(), StorageError>> {
+        self.ask(|done| ShardMessage::Stage {
+            records,
+            first,
+            done,
+        })
+    }
+
+    fn install(&self, position: Bytes) -> BoxFuture<'static, Result<(), StorageError>> {
+        self.ask(|done| ShardMessage::Install(position, done))
+    }
+
+    fn leadership(&self, leadership: Leadership) {
+        self.tell(ShardMessage::Leadership(leadership));
+    }
+}
+
+/// Does a node's part in keeping shards in their places.
+pub(crate) struct Keeper {
+    node: Arc<Node>,
+    founded_seen: Option<Instant>,
+    /// Shards that are left alone for a while.
+    pauses: BTreeMap<ShardId, Instant>,
+}
+
+impl Keeper {
+    /// Runs until the node stops.
+    pub(crate) async fn run(node: Arc<Node>) {
+        let mut keeper = Self {
+            node,
+            founded_seen: None,
+            pauses: BTreeMap::new(),
+        };
+        while !keeper.node.is_stopping() {
+            keeper.place().await;
+            keeper.open_and_close().await;
+            keeper.tend_led().await;
+            let kick = keeper.node.keeper_kick();
+            let _ = tokio::time::timeout(LOOK_AROUND, kick.notified()).await;
+        }
+    }
+
+    /// As the metadata group's leader: places shards where the ring wants them.
+    async fn place(&mut self) {
+        let status = self.node.metadata().status();
+        if status.leader != Some(self.node.id()) || !status.lease_held {
+            return;
+        }
+        let placements = {
+            let table = self.node.metadata().table().read();
+            let Some((_, shards)) = table.cluster() else {
+                return;
+            };
+            let owners = self.node.owners(&table);
+            let expected = self.node.config().peers.iter();
+            let all_here = expected
+                .filter(|peer| peer.name != self.node.name())
+                .all(|peer| table.nodes().any(|n| n.name == peer.name));
+            let since = *self.founded_seen.get_or_insert_with(Instant::now);
+            let is_new = table.placement(ShardId(0)).is_none();
+            if is_new && !all_here && since.elapsed() < FOUNDING_PATIENCE {
+                return;
+            }
+            let mut placements = Vec::new();
+            for shard in (0..shards).map(ShardId) {
+                let replicas = owners.ring.replicas(shard, REPLICAS);
+                let placed = table.placement(shard);
+                if !replicas.is_empty() && placed.is_none_or(|p| p.replicas != replicas) {
+                    placements.push(Placement { shard, replicas });
+                }
+            }
+            placements
+        };
+        if placements.is_empty() {
+            return;
+        }
+        tracing::info!(shards = placements.len(), "shards are placed");
+        let command = Command::PlaceShards { placements };
+        if let Err(error) = self
+            .node
+            .metadata()
+            .propose(command, COMMAND_DEADLINE)
+            .await
+        {
+            tracing::warn!(%error, "the placement of shards is not confirmed");
+        }
+    }
+
+    /// Opens the groups of which this node is to hold replicas, and closes those that have moved away.
+    async fn open_and_close(&mut self) {
+        let me = self.node.id();
+        let (mut to_open, mut to_close) = (Vec::new(), Vec::new());
+        {
+            let table = self.node.metadata().table().read();
+            let shards = table.cluster().map_or(0, |(_, shards)| shards);
+            for shard in (0..shards).map(ShardId) {
+                let Some(placed) = table.placement(shard) else {
+                    continue;
+                };
+                let is_open = self.node.shards().is_open(shard);
+                let wanted = placed.replicas.contains(&me);
+                let founds = placed.founders.contains(&me);
+                if !is_open && (wanted || founds) && !self.is_paused(shard) {
+                    to_open.push((shard, founds.then(|| placed.founders.clone())));
+                } else if is_open && !wanted {
+                    to_close.push(shard);
+                }
+            }
+        }
+        for (shard, found) in to_open {
+            if let Err(error) = self.open(shard, found).await {
+                tracing::error!(shard = shard.0, %error, "this node's replica of a shard cannot be opened");
+                self.pause(shard);
+            }
+        }
+        for shard in to_close {
+            let Some(status) = self.node.shards().status(shard) else {
+                continue;
+            };
+            // Whoever leads removes this node first.
+            let is_member = status.voters.contains(&me) || status.learners.contains(&me);
+            if !is_member && !status.changing && status.leader.is_some_and(|leader| leader != me) {
+                tracing::info!(shard = shard.0, "the shard's replica has moved away");
+                self.node.shards().close(shard).await;
+                self.node.to_shard(shard, ShardMessage::Closed);
+            }
+        }
+    }
+
+    async fn open(&self, shard: ShardId, found: Option<Vec<NodeId>>) -> Result<(), String> {
+        let store = self.node.storage().state();
+        let kept = keep::load(&*store, shard).map_err(|error| error.to_string())?;
+        let (hosted, position) = match kept {
+            Some((hosted, position)) => (hosted, Some(position)),
+            None => (Hosted::default(), None),
+        };
+        self.node
+            .to_shard(shard, ShardMessage::Opened(Box::new(hosted)));
+        let replica = Arc::new(LaneReplica {
+            node: Arc::downgrade(&self.node),
+            shard,
+            position,
+        });
+        let opened = self.node.shards().open(shard, replica, found).await;
+        opened.map_err(|error| error.to_string())
+    }
+
+    /// Of the shards that this node leads: members as placed, leadership to whom it belongs.
+    async fn tend_led(&mut self) {
+        for (shard, _) in self.node.leaders().of(self.node.id()) {
+            if self.node.is_stopping() {
+                return;
+            }
+            if self.is_paused(shard) {
+                continue;
+            }
+            let Some(status) = self.node.shards().status(shard) else {
+                continue;
+            };
+            if status.leading.is_none() {
+                continue;
+            }
+            let (placed, preferred) = {
+                let table = self.node.metadata().table().read();
+                let Some(placed) = table.placement(shard) else {
+                    continue;
+                };
+                let is_up = |node: &NodeId| table.node(*node).is_some_and(|known| known.up);
+                let given = table.shard_override(shard).filter(is_up);
+                let preferred = given.or_else(|| placed.replicas.iter().copied().find(is_up));
+                (placed.replicas.clone(), preferred)
+            };
+            if !same_nodes(&status, &placed) {
+                if let Err(error) = self.node.shards().set_replicas(shard, placed).await {
+                    tracing::info!(shard = shard.0, %error, "the shard's replicas are not changed yet");
+                    self.pause(shard);
+                }
+                continue;
+            }
+            if let Some(to) = preferred
+                && to != self.node.id()
+                && has_caught_up(&status, to)
+                && self.node.linked().contains(&to)
+                && let Err(error) = self.node.hand_shard_over(shard, to).await
+            {
+                tracing::info!(shard = shard.0, %to, %error, "leadership is not handed over yet");
+                self.pause(shard);
+            }
+        }
+    }
+
+    fn pause(&mut self, shard: ShardId) {
+        self.pauses
+            .insert(shard, Instant::now() + PAUSE_AFTER_FAILURE);
+    }
+
+    fn is_paused(&self, shard: ShardId) -> bool {
+        self.pauses
+            .get(&shard)
+            .is_some_and(|until| Instant::now() < *until)
+    }
+}
+
+fn same_nodes(status: &ShardStatus, placed: &[NodeId]) -> bool {
+    let (mut voters, mut placed) = (status.voters.clone(), placed.to_vec());
+    voters.sort_unstable();
+    placed.sort_unstable();
+    !status.changing && status.learners.is_empty() && voters == placed
+}
+
+fn has_caught_up(status: &ShardStatus, node: NodeId) -> bool {
+    let matched = status
+        .replicas
+        .iter()
+        .find(|replica| replica.node == node)
+        .and_then(|replica| replica.matched);
+    status.voters.contains(&node)
+        && matched.is_some_and(|at| at + CAUGHT_UP >= status.last_log.unwrap_or(0))
+}
+
+impl Node {
+    /// Hands a shard's leadership over in order: what was delivered is written down first.
+    async fn hand_shard_over(
+        self: &Arc<Self>,
+        shard: ShardId,
+        to: NodeId,
+    ) -> Result<(), warren_consensus::ChangeError> {
+        let Some(term) = self.shards().status(shard).and_then(|s| s.leading) else {
+            return Ok(());
+        };
+        let (sender, written) = oneshot::channel();
+        self.to_shard(shard, ShardMessage::HandingOver(sender));
+        // The lane answers, or it is gone with the node.
+        let _ = written.await;
+        let result = self.shards().transfer(shard, to).await;
+        if result.is_err() {
+            self.to_shard(shard, ShardMessage::KeepsLeading { term });
+        }
+        result
+    }
+
+    /// Before this node stops: hands all shards over that it leads, each to a replica that has caught up.
+    pub(crate) async fn hand_all_shards_over(self: &Arc<Self>) {
+        let until = Instant::now() + HAND_OVER_DEADLINE;
+        for (shard, _) in self.leaders().of(self.id()) {
+            let Some(status) = self.shards().status(shard) else {
+                continue;
+            };
+            let linked = self.linked();
+            let next = status
+                .voters
+                .iter()
+                .copied()
+                .find(|n| *n != self.id() && linked.contains(n) && has_caught_up(&status, *n));
+            let Some(next) = next else { continue };
+            match tokio::time::timeout_at(until, self.hand_shard_over(shard, next)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => {
+                    tracing::warn!(shard = shard.0, %error, "a shard's leadership was not handed over; another replica takes it over when this node is gone");
+                }
+                Err(_) => return,
+            }
+        }
+    }
+}
