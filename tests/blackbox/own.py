@@ -13,6 +13,7 @@ import subprocess
 from pathlib import Path
 from typing import Any, Iterator
 
+from relay import Relay
 from targets import HOST, Api, Warren, eventually, from_environment
 
 CONFIGURATION = """\
@@ -86,9 +87,10 @@ class Authority:
 class OwnNode:
     """One node: its configuration, its process, its log."""
 
-    def __init__(self, folder: Path, name: str, binary: Path, ports: list[int] | None = None) -> None:
+    def __init__(self, folder: Path, name: str, binary: Path) -> None:
         self.folder, self.name, self.binary = folder, name, binary
-        self.amqp, self.http, self.quic = ports or free_ports(3)
+        self.amqp, self.http, self.quic = free_ports(3)
+        self.announced = self.quic  # where the others are told to reach it
         self.process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -138,21 +140,31 @@ class OwnNode:
 
 
 class OwnCluster(Warren):
-    """A cluster of nodes node1, node2…, as a target like any other."""
+    """A cluster of nodes node1, node2…, as a target like any other.
 
-    def __init__(self, folder: Path, size: int = 3, limits: dict[str, Any] | None = None) -> None:
+    With `far`, the last node is reached through a relay, whose delay a test may set. It is called "far": of two nodes the one with the greater
+    name dials, so that all links to this one are dialled by others, at the address that it announces: the relay's.
+    """
+
+    def __init__(self, folder: Path, size: int = 3, limits: dict[str, Any] | None = None, far: bool = False) -> None:
         super().__init__()
         self.folder, self.limits = folder, limits
         self.authority = Authority(folder / "certificates")
-        self.nodes = [OwnNode(folder / f"node{number}", f"node{number}", self.binary) for number in range(1, size + 1)]
-        self.peers = {node.name: node.quic for node in self.nodes}
+        names = [f"node{number}" for number in range(1, size + 1)]
+        if far:
+            names[-1] = "far"
+        self.nodes = [OwnNode(folder / name, name, self.binary) for name in names]
+        self.relay = Relay(self.nodes[-1].quic) if far else None
+        if self.relay:
+            self.nodes[-1].announced = self.relay.port
+        self.peers = {node.name: node.announced for node in self.nodes}
         for node in self.nodes:
             self.configure(node)
 
     def configure(self, node: OwnNode, peers: dict[str, int] | None = None) -> None:
         """Writes a node's configuration with this cluster's certificates; its peers are the nodes that form the cluster, unless told otherwise."""
         peers = self.peers if peers is None else peers
-        node.configure({**peers, node.name: node.quic}, self.authority.folder, self.authority.issue(node.name), self.limits)
+        node.configure({**peers, node.name: node.announced}, self.authority.folder, self.authority.issue(node.name), self.limits)
 
     def stranger(self, name: str, folder: str | None = None) -> OwnNode:
         """A node that is not of the cluster (yet), with a folder of its own."""
@@ -193,6 +205,8 @@ class OwnCluster(Warren):
         for node in self.nodes:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 node.stop(signal.SIGKILL)
+        if self.relay:
+            self.relay.close()
 
     # --- what can be seen of it ---
 
@@ -209,10 +223,10 @@ class OwnCluster(Warren):
 
 
 @contextlib.contextmanager
-def own_cluster(folder: Path, size: int = 3, limits: dict[str, Any] | None = None) -> Iterator[OwnCluster]:
+def own_cluster(folder: Path, size: int = 3, **options: Any) -> Iterator[OwnCluster]:
     """A cluster that is up, and is gone afterwards."""
     from_environment().skip_on("rabbitmq", "the test starts nodes with a configuration of its own")
-    cluster = OwnCluster(folder, size, limits)
+    cluster = OwnCluster(folder, size, **options)
     try:
         cluster.up()
         yield cluster

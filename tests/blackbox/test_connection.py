@@ -12,8 +12,10 @@ import pytest
 import wire
 from amqp import Closed, Connection, ConnectionClosed, Deadline
 from helpers import missing
+from own import own_cluster
 from targets import eventually
 
+SILENCE_S = float(os.environ.get("WARREN_A22_SILENCE_S", "125"))  # the scenario says 180
 SILENT = "3.10.8 says no error before the connection is open but closes the socket after three seconds"
 
 # --- A25: refusals ----------------------------------------------------------------------------------------------------------------
@@ -380,6 +382,69 @@ def test_a22_heartbeats(nodes):
         futures = {case.__name__: pool.submit(case, nodes, 12) for case in cases}
     failures = {name: future.exception() for name, future in futures.items() if future.exception()}
     assert not failures, failures
+
+
+def trickled(connection, data, piece, pause):
+    """Sends in small pieces with pauses, and says nothing else."""
+    for start in range(0, len(data), piece):
+        connection.send_raw(data[start : start + piece])
+        connection.pump_for(pause)
+
+
+def fifty_megabytes(cluster, vhost):
+    """Heartbeat 2: 50 MB in some 400 frames, of which the first, one in the middle and the last take twelve seconds each."""
+    body = os.urandom(50_000_000)
+    with Connection(cluster.amqp(2), vhost=vhost, heartbeat=2, timeout=30) as connection:
+        ch = connection.channel()
+        ch.queue_declare("large")
+        ch.confirm_select()
+        data = ch.publish_bytes("", "large", body)
+        frame, ends = connection.frame_max, []
+        for position in (0, len(data) // 2, len(data) - frame):
+            start = ends[-1] if ends else 0
+            trickled(connection, data[start:position], 1_000_000, 0.02)
+            trickled(connection, data[position : position + frame], frame // 24 + 1, 0.5)
+            ends.append(position + frame)
+        connection.send_raw(data[ends[-1] :])
+        assert ch.confirms([1], timeout=30) == {1: "ack"}
+    with Connection(cluster.amqp(3), vhost=vhost, timeout=60) as connection:
+        assert connection.channel().get("large").body == body
+
+
+def silent_for_minutes(cluster, vhost):
+    """Heartbeat 0: silence for longer than two intervals of the sixty seconds that the server had suggested."""
+    with Connection(cluster.amqp(1), vhost=vhost, heartbeat=0) as connection:
+        ch = connection.channel()
+        ch.queue_declare("silent")
+        ch.consume("silent")
+        connection.pump_for(SILENCE_S)
+        assert connection.heartbeats == []
+        ch.confirm_select()
+        assert ch.routed("", "silent", b"m")
+        assert ch.deliveries(1)[0].body == b"m"
+
+
+def silent_with_thirty(cluster, vhost):
+    """Heartbeat 30: silence ends the connection after two to three intervals, not of the server's sixty."""
+    connection = Connection(cluster.amqp(3), vhost=vhost, heartbeat=30)
+    started = time.monotonic()
+    with contextlib.suppress(ConnectionClosed):
+        connection.pump_for(SILENCE_S)
+    took = time.monotonic() - started
+    assert connection.eof and 55 <= took <= 100, took
+    assert connection.heartbeats, "the server said nothing either"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a22_minutes_of_silence_and_a_large_upload(tmp_path):
+    """What takes long, side by side: silence for minutes without heartbeats, the end of one with, and 50 MB of which single frames take many intervals."""
+    with own_cluster(tmp_path / "cluster", limits={"message_bytes_max": 64 << 20}) as cluster:
+        cases = [silent_for_minutes, silent_with_thirty, fifty_megabytes]
+        with ThreadPoolExecutor(len(cases)) as pool:
+            futures = {case.__name__: pool.submit(case, cluster, "/") for case in cases}
+        failures = {name: future.exception() for name, future in futures.items() if future.exception()}
+        assert not failures, failures
 
 
 def test_a22_heartbeats_during_the_handshake(nodes):

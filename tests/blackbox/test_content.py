@@ -6,6 +6,7 @@ import pytest
 
 import wire
 from amqp import ChannelClosed, V, refused
+from helpers import spread_only
 from targets import eventually
 
 # --- A21: empty bodies ------------------------------------------------------------------------------------------------------------
@@ -81,6 +82,53 @@ def test_a21_empty_bodies_and_a_restart(nodes, target):
     assert ch.routed("", "q1", b"", properties=properties)
     event = nodes.channel(3).get("q1")
     check_empty(nodes.main[nodes.number(3)], event)
+
+
+@pytest.mark.slow
+@spread_only
+@pytest.mark.parametrize("how", ["kill", "stop"])
+def test_a21_empty_bodies_and_a_failover(nodes, target, how):
+    """The owner goes: others own the queue and take empty messages as before; when it is back, they come back to it and are still empty."""
+    target.skip_on("rabbitmq", "a durable classic queue has no other node to go to")
+    properties = {"delivery_mode": 2, "message_id": "m", "headers": {"n": 1}}
+    bind_everywhere(nodes)
+    ch = nodes.channel(1, confirm=True)  # right after another test's restarts, a nack is an honest answer
+    eventually(lambda: ch.publish_confirmed("", "q1", b"").outcome == "ack", 10, "the queue takes messages")
+    ch.queue_purge("q1")
+    owner = int(queue_node(nodes, 1).removeprefix("node"))
+    left, right = [node for node in target.all() if node != owner]
+    ch = nodes.channel(left, confirm=True)
+    for _ in range(3):
+        assert ch.routed("", "q1", b"", properties=properties)
+    if how == "kill":
+        nodes.kill(owner)
+    else:  # in order: its messages go to the next owner
+        nodes.forget(owner)
+        target.stop(owner)
+    kept = 3 if how == "stop" or target.keeps_contents else 0
+    ch = nodes.channel(left, confirm=True)
+    eventually(lambda: ch.publish_confirmed("", "q1", b"", properties=properties).outcome == "ack", 10, "another node owns the queue")
+    assert queue_node(nodes, left) != f"node{owner}"
+    for exchange, (key, _, _) in EXCHANGES.items():
+        assert ch.routed(exchange, key, b"", properties=properties), exchange
+    total = kept + 1 + len(EXCHANGES)
+    event = nodes.channel(right).get("q1", no_ack=False)
+    assert event.message_count == total - 1
+    check_empty(nodes.main[right], event)
+    nodes.forget(right)  # it goes back, and all of them to the owner that comes back
+    nodes.start(owner)
+    eventually(lambda: queue_node(nodes, owner) == f"node{owner}", 10, "the queue is back at its node")
+    ch = nodes.channel(owner)
+    eventually(lambda: ch.exists("q1").message_count == total, 5, f"{total} messages are back")
+    for count in range(total - 1, -1, -1):
+        event = ch.get("q1")
+        assert event.message_count == count
+        check_empty(ch.connection, event)
+
+
+def queue_node(nodes, node):
+    """The node that q1 is on, as a node has it."""
+    return nodes.api(node).get("queues", nodes.vhost, "q1")["node"]
 
 
 def test_a21_empty_bodies_over_http(nodes, target):

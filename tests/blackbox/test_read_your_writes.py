@@ -10,10 +10,14 @@ import time
 import pytest
 
 from amqp import ChannelClosed, Closed, Deadline, refused
+from conftest import Nodes
 from helpers import missing, spread_only
+from own import own_cluster
 from targets import ApiError, eventually
 
 ITERATIONS = int(os.environ.get("WARREN_A28_ITERATIONS", "1000"))
+LAG_S = 0.2
+FAR_S = 20
 LATE = "3.10.8 promises this on the node used only; others may lag a moment"
 KINDS = {
     "direct": ("k", None),
@@ -132,16 +136,60 @@ def test_a28_with_a_lagging_follower(nodes, target):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a28_with_a_far_follower(tmp_path):
+    """The same while all that N3 sends, and all that it gets, takes 200 ms: declares wait for it, and it routes by what they confirmed."""
+    with own_cluster(tmp_path / "cluster", far=True) as cluster:
+        # It is a follower: whoever led is stopped until one of the near nodes leads.
+        if cluster.leader(1) == 3:
+            cluster.stop(3)
+            eventually(lambda: cluster.view(1)["leader"] in ("node1", "node2"), 10, "a near node leads")
+            cluster.start(3)
+        term = cluster.view(1)["term"]
+        cluster.relay.delay_s = LAG_S
+        cluster.api(1).put("vhosts", "far")
+        cluster.api(1).put("permissions", "far", "guest", body={"configure": ".*", "write": ".*", "read": ".*"})
+        nodes = Nodes(cluster, "spread", "far")
+        try:
+            turn = Turn(nodes)
+            turn.exchanges()
+            started = time.monotonic()
+            turn.c1.queue_declare("first")
+            took = time.monotonic() - started
+            assert took > LAG_S, f"a declare took {took} s: it did not wait for N3, or N3 is not far"
+            before, end = cluster.view(3)["applied_index"], time.monotonic() + FAR_S
+            for number, kind in zip(itertools.count(), itertools.cycle(KINDS)):
+                turn.run(number, kind)
+                if time.monotonic() > end and number >= len(KINDS):
+                    break
+            assert cluster.view(3)["applied_index"] >= before + 4 * number
+            assert cluster.view(1)["term"] == term, "the far node's lag made the others elect anew"
+        finally:
+            nodes.close()
+
+
+@pytest.mark.slow
 @spread_only
 @pytest.mark.timeout(400)
-def test_a28_with_restarts(nodes, target):
-    """The same while one node after the other is killed and started: what was confirmed holds at the nodes that are up."""
+@pytest.mark.parametrize("aim", ["each in turn", "the leader"])
+def test_a28_with_restarts(nodes, target, aim):
+    """The same while one node after the other, or always the metadata leader, is killed and started: what was confirmed holds at the nodes that are up."""
     target.skip_on("rabbitmq", LATE)
-    over, failures = threading.Event(), []
+    over, failures, led = threading.Event(), [], []
+
+    def leader():
+        for node in target.all():
+            with contextlib.suppress(ApiError, OSError):
+                if name := target.api(node).get("cluster")["leader"]:
+                    return int(name.removeprefix("node"))
+        return None
 
     def restarts():
         try:
             for node in itertools.islice(itertools.cycle((1, 2, 3)), 4):
+                if aim == "the leader":
+                    node = eventually(leader, 10, "a leader is known")
+                    led.append(node)
                 target.restart(node)
                 if over.wait(5):
                     return
@@ -172,6 +220,7 @@ def test_a28_with_restarts(nodes, target):
         over.set()
         thread.join()
     assert not failures, failures
+    assert len(set(led)) != 1, f"killing the leader {len(led)} times moved leadership nowhere: {led}"
     assert completed >= 20, f"{completed} turns completed, {interrupted} were interrupted"
 
 

@@ -176,7 +176,10 @@ def test_a_certificate_that_is_not_of_its_ca(cluster, tmp_path):
     foreign = Authority(tmp_path / "foreign")
     stranger.configure({**cluster.peers, "node5": stranger.quic}, cluster.authority.folder, foreign.issue("node5"))
     stranger.start()
-    assert stranger.process.wait(20) == 78, stranger.log
+    try:
+        assert stranger.process.wait(20) == 78, stranger.log
+    finally:
+        stranger.stop()
     for words in ("other nodes would refuse the certificate", "node5.pem", "ca.pem", "issued by that CA"):
         assert words in stranger.log, stranger.log
 

@@ -3,6 +3,7 @@
 import pytest
 
 from conftest import Nodes
+from own import own_cluster
 from targets import eventually
 
 PATTERNS = ["#", "#.#", "*", "#.*", "*.#", "a.#", "#.a", "a.#.b", "a.*.c.#", "a.*.#.b", ""]
@@ -102,3 +103,30 @@ def test_a06_after_restarts(nodes, names):
     with nodes.connect(2) as connection:
         connection.channel().queue_unbind("x1-empty", "x1", "")
     scenario.check({0})
+
+
+@pytest.mark.slow
+def test_a06_on_a_node_that_was_added_later(tmp_path, names):
+    """A node that joins a cluster that runs gets the table by log or snapshot, and routes the empty key as the others do."""
+    with own_cluster(tmp_path / "cluster") as cluster:
+        nodes = Nodes(cluster, "spread", names("v"))
+        nodes.add_vhost(nodes.vhost)
+        try:
+            scenario = EmptyKeys(nodes, names)
+            scenario.check()
+            added = cluster.add("node4")
+            assert added in nodes.distinct
+            members = {member["name"]: member["up"] for member in cluster.view(added)["members"]}
+            assert members == {"node1": True, "node2": True, "node3": True, "node4": True}
+            eventually(lambda: len({cluster.digest(node)["digest"] for node in cluster.all()}) == 1, 5, "equal digests")
+            scenario.check()
+            with nodes.connect(added) as connection:
+                connection.channel().queue_unbind("x1-empty", "x1", "")
+            scenario.check({0})
+            # The nodes that were there first may go: the new one is a full member.
+            eventually(lambda: all(member["voter"] for member in cluster.view(added)["members"]), 10, "all are voters")
+            nodes.kill(1)
+            ch = nodes.channel(added, confirm=True)
+            eventually(lambda: ch.publish_confirmed("x2", "").outcome == "ack", 10, "node4 routes without node1")
+        finally:
+            nodes.close()

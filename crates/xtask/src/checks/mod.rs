@@ -4,6 +4,7 @@
 //! print their own results; a step only adds its heading and its time.
 
 mod blackbox;
+mod crash;
 mod rules;
 
 use std::time::{Duration, Instant};
@@ -17,15 +18,17 @@ use crate::{run, simulate, toolchain};
 /// Options of `test`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples: cargo xtask test\n          cargo xtask test rules unit\n          cargo xtask test blackbox -- -k topic"
+    after_help = "Examples: cargo xtask test\n          cargo xtask test rules unit\n          cargo xtask test blackbox -- -k topic\n          cargo xtask test crash --minutes 10 --kinds kill,partition"
 )]
 pub struct Arguments {
-    /// Which steps to run; all of them in this order unless named.
+    /// Which steps to run; all of them in this order unless named, but for crash, which runs only if named.
     #[arg(value_enum)]
     steps: Vec<Step>,
     /// Run the steps after one that failed, too.
     #[arg(long)]
     keep_going: bool,
+    #[command(flatten)]
+    crash: crash::Options,
     /// Arguments for pytest in the step blackbox.
     #[arg(last = true)]
     pytest: Vec<String>,
@@ -47,6 +50,8 @@ enum Step {
     Simulate,
     /// Real clients against real processes.
     Blackbox,
+    /// Three real processes under load, kills, stops, partitions and restarts, and every message accounted for.
+    Crash,
 }
 
 impl Step {
@@ -75,13 +80,25 @@ impl Step {
             Self::Doc => cargo(&["test", "--release", "--workspace", "--doc"]),
             Self::Simulate => simulate::simulate(repository, &["run", "--seeds", "30"]),
             Self::Blackbox => blackbox::run(repository, &arguments.pytest),
+            Self::Crash => crash::run(repository, &arguments.crash),
         }
+    }
+
+    /// Whether it runs without being named.
+    fn usual(self) -> bool {
+        // A killed node takes its queues' contents with it until they are replicated.
+        self != Self::Crash
     }
 
     fn builds(self) -> bool {
         match self {
             Self::Fmt | Self::Rules => false,
-            Self::Clippy | Self::Unit | Self::Doc | Self::Simulate | Self::Blackbox => true,
+            Self::Clippy
+            | Self::Unit
+            | Self::Doc
+            | Self::Simulate
+            | Self::Blackbox
+            | Self::Crash => true,
         }
     }
 
@@ -96,7 +113,8 @@ impl Step {
 pub fn run(arguments: &Arguments) -> Result<()> {
     let repository = Repository::find()?;
     let steps = if arguments.steps.is_empty() {
-        Step::value_variants().to_vec()
+        let usual = Step::value_variants().iter().filter(|step| step.usual());
+        usual.copied().collect()
     } else {
         arguments.steps.clone()
     };

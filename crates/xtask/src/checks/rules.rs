@@ -20,7 +20,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("warren-queue", &["warren-model"]),
     ("warren-placement", &["warren-model"]),
     ("warren-storage", &["warren-model"]),
-    ("warren-storage-rocksdb", &["warren-storage"]),
+    ("warren-storage-log", &["warren-storage"]),
+    ("warren-storage-rocksdb", &["warren-storage-log"]),
     ("warren-transport", &["warren-model"]),
     (
         "warren-consensus",
@@ -40,6 +41,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("warrenctl", &["warren-node", "warren-management"]),
     ("warren-bench", &["warren-node", "warren-management"]),
+    // It judges the server from outside, and knows only the wire.
+    ("warren-crash", &["warren-protocol"]),
     ("xtask", &["warren-protocol"]),
     ("warren-simulations", &["warren-node", "warren-management"]),
     // A client like any other: it knows nothing of ours.
