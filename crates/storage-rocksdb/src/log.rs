@@ -271,6 +271,14 @@ impl LogStore for Shared {
         let front = self.front_with(group)?;
         Ok(front.records.get(&(group, name)).cloned().or(found))
     }
+
+    fn resume(&self) -> Result<(), StorageError> {
+        let front = self.front.lock();
+        front
+            .stopped
+            .as_ref()
+            .map_or(Ok(()), |cause| Err(cause.stopping()))
+    }
 }
 
 impl Reading {

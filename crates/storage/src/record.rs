@@ -91,17 +91,24 @@ pub fn check_size(address: Address<'_>, contents: &[u8]) -> Result<(), StorageEr
     })
 }
 
-/// Writes a record to the end of `out`. The contents must have passed [`check_size`].
-pub fn encode_into(address: Address<'_>, contents: &[u8], out: &mut Vec<u8>) {
+/// What stands before the contents, for an engine that writes them from where they are. They must have passed [`check_size`].
+#[must_use]
+pub fn header(address: Address<'_>, contents: &[u8]) -> [u8; HEADER_BYTES] {
     debug_assert!(
         contents.len() <= CONTENTS_BYTES_MAX,
         "the caller checks the size"
     );
     let length = u32::try_from(contents.len()).unwrap_or(u32::MAX);
+    let mut header = [VERSION; HEADER_BYTES];
+    header[1..5].copy_from_slice(&length.to_le_bytes());
+    header[5..].copy_from_slice(&checksum(address, VERSION, length, contents).to_le_bytes());
+    header
+}
+
+/// Writes a record to the end of `out`. The contents must have passed [`check_size`].
+pub fn encode_into(address: Address<'_>, contents: &[u8], out: &mut Vec<u8>) {
     out.reserve(HEADER_BYTES + contents.len());
-    out.push(VERSION);
-    out.extend_from_slice(&length.to_le_bytes());
-    out.extend_from_slice(&checksum(address, VERSION, length, contents).to_le_bytes());
+    out.extend_from_slice(&header(address, contents));
     out.extend_from_slice(contents);
 }
 
