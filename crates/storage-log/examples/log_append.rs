@@ -1,7 +1,7 @@
 //! How fast the log is: entries a second, each batch with its sync, of one group and of many at once, with what it takes of a
 //! core; and how long it takes to open with 2 GiB of log.
 //!
-//! `cargo run --release -p warren-storage-log --example append [FOLDER [SECONDS]]`
+//! `cargo run --release -p warren-storage-log --example log_append [FOLDER [SECONDS]]`
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
