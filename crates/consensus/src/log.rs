@@ -411,3 +411,144 @@ impl RaftLogStorage<Types> for Log {
             .await
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use warren_storage::Storage;
+    use warren_storage::memory::Disk;
+
+    use super::*;
+    use crate::raft::{Member, Payload};
+
+    /// Lets terms in that are above its number.
+    struct Above(AtomicU64);
+
+    impl Gate for Above {
+        fn lets_in(&self, leader: LeaderId) -> bool {
+            leader.term > self.0.load(Ordering::Relaxed)
+        }
+    }
+
+    fn entry(term: u64, index: u64, payload: &'static str) -> Entry {
+        let leader = LeaderId {
+            term,
+            node_id: NodeId(1),
+        };
+        let payload = EntryPayload::Normal(Payload::new(Bytes::from_static(payload.as_bytes())));
+        Entry::new(LogId::new(leader, index), payload)
+    }
+
+    async fn open(disk: &Disk, gate: u64) -> Log {
+        let gate = Arc::new(Above(AtomicU64::new(gate)));
+        Log::of_shard(disk.open().log(), ShardId(4), gate)
+            .await
+            .unwrap()
+    }
+
+    async fn append(log: &mut Log, entries: Vec<Entry>) {
+        log.append(entries, IOFlushed::noop()).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_the_gate_refuses_keeps_its_place_without_its_payload() {
+        let disk = Disk::new();
+        let mut log = open(&disk, 3).await;
+        append(&mut log, vec![entry(3, 0, "old"), entry(4, 1, "new")]).await;
+        assert_eq!(log.payload(0).unwrap(), Some(Bytes::new()));
+        assert_eq!(log.payload(1).unwrap(), Some(Bytes::from_static(b"new")));
+        assert_eq!(log.payload(2).unwrap(), None);
+        let read = log.try_get_log_entries(0..2).await.unwrap();
+        assert_eq!(read[0].payload, EntryPayload::Blank);
+        assert_eq!(read[0].log_id, entry(3, 0, "").log_id);
+    }
+
+    #[tokio::test]
+    async fn a_cleared_log_begins_anew_and_remembers_its_vote() {
+        let disk = Disk::new();
+        let mut log = open(&disk, 0).await;
+        assert!(log.is_pristine().unwrap());
+        let members: BTreeMap<_, _> = [(NodeId(1), Member::default())].into();
+        let membership = Membership::new(vec![[NodeId(1)].into()], members).unwrap();
+        log.found(membership).await.unwrap();
+        assert!(!log.is_pristine().unwrap());
+        append(&mut log, (1..10).map(|n| entry(1, n, "a")).collect()).await;
+        log.purge(entry(1, 4, "").log_id).await.unwrap();
+        let vote = Vote::new(1, NodeId(1));
+        log.save_vote(&vote).await.unwrap();
+        for round in 0..2 {
+            log.clear().await.unwrap();
+            let mut again = open(&disk, 0).await;
+            assert_eq!(again.read_vote().await.unwrap(), Some(vote));
+            assert!(!again.is_pristine().unwrap());
+            let state = again.get_log_state().await.unwrap();
+            assert_eq!((state.last_purged_log_id, state.last_log_id), (None, None));
+            append(&mut again, vec![entry(2, 0, "b"), entry(2, 1, "c")]).await;
+            assert_eq!(again.payload(1).unwrap(), Some(Bytes::from_static(b"c")));
+            again
+                .truncate_after(Some(entry(2, 0, "").log_id))
+                .await
+                .unwrap();
+            assert_eq!(again.payload(1).unwrap(), None, "round {round}");
+            append(&mut again, vec![entry(3, 1, "d"), entry(3, 2, "e")]).await;
+            again.purge(entry(3, 1, "").log_id).await.unwrap();
+            let mut third = open(&disk, 0).await;
+            let state = third.get_log_state().await.unwrap();
+            assert_eq!(state.last_purged_log_id, Some(entry(3, 1, "").log_id));
+            assert_eq!(state.last_log_id, Some(entry(3, 2, "").log_id));
+            assert_eq!(third.payload(2).unwrap(), Some(Bytes::from_static(b"e")));
+            log = third;
+        }
+    }
+
+    /// Whatever of a clearing had become durable when the power went: opened again, the log is whole or empty.
+    #[tokio::test]
+    async fn a_clearing_that_was_cut_short_is_finished() {
+        let mut seed = 1u64;
+        let mut outcomes = [0; 2];
+        for _ in 0..64 {
+            let disk = Disk::new();
+            let mut log = open(&disk, 0).await;
+            append(&mut log, (0..10).map(|n| entry(1, n, "a")).collect()).await;
+            log.purge(entry(1, 3, "").log_id).await.unwrap();
+            disk.set_completion(warren_storage::memory::Completion::Queued);
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            // So many syncs are done, then the power goes.
+            let mut clearing = Box::pin(log.clear());
+            for _ in 0..(seed >> 33) % 6 {
+                assert!(futures::poll!(clearing.as_mut()).is_pending());
+                disk.pump();
+                if futures::poll!(clearing.as_mut()).is_ready() {
+                    break;
+                }
+            }
+            let mut draws = seed;
+            disk.crash(&mut |below| {
+                draws = draws
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1);
+                (draws >> 33) % below
+            });
+            disk.set_completion(warren_storage::memory::Completion::Inline);
+            let mut again = open(&disk, 0).await;
+            let state = again.get_log_state().await.unwrap();
+            let next = match state.last_log_id {
+                Some(last) => {
+                    assert_eq!(last, entry(1, 9, "").log_id);
+                    outcomes[0] += 1;
+                    10
+                }
+                None => {
+                    assert_eq!(state.last_purged_log_id, None);
+                    outcomes[1] += 1;
+                    0
+                }
+            };
+            append(&mut again, vec![entry(5, next, "z")]).await;
+            assert_eq!(again.payload(next).unwrap(), Some(Bytes::from_static(b"z")));
+        }
+        assert!(outcomes.iter().all(|count| *count > 5), "{outcomes:?}");
+    }
+}

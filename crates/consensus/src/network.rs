@@ -30,7 +30,7 @@ use warren_transport::{Frame, Lane, RequestError};
 
 use crate::entry::{Malformed, MembershipRecord};
 use crate::machine::SnapshotData;
-use crate::raft::{LogId, Member, Types, Vote};
+use crate::raft::{Entry, EntryPayload, LogId, Member, Types, Vote};
 use crate::wire::{
     BulkForm, Candidacy, Group, Reply, Request, SnapshotEnd, WireSlot, pack_entries, pack_record,
     sole_entry,
@@ -53,6 +53,8 @@ pub(crate) struct Route {
     pub(crate) snapshots: Lane,
     /// Appends under way to one node.
     pub(crate) appends_max: usize,
+    /// Bytes of them, beside the last one.
+    pub(crate) append_bytes_max: usize,
     /// How long a heartbeat, a vote and the like may take.
     pub(crate) deadline: Duration,
     /// How long an append with entries may take: a large one, or one behind others, takes a while. A lost link ends it at once.
@@ -68,6 +70,7 @@ impl Route {
             appends: Lane::Raft,
             snapshots: Lane::Control,
             appends_max: 64,
+            append_bytes_max: usize::MAX,
             deadline,
             append_deadline: deadline * 4,
         }
@@ -221,24 +224,42 @@ struct Appends<S> {
     connection: Connection,
     input: Option<S>,
     first: bool,
-    flights: FuturesOrdered<BoxFuture<'static, AppendResult>>,
+    flights: FuturesOrdered<BoxFuture<'static, (AppendResult, usize)>>,
+    /// Bytes of entries in `flights`.
+    flying: usize,
+}
+
+/// Bytes of the entries of an append.
+fn bytes_of(entries: &[Entry]) -> usize {
+    let bytes = |entry: &Entry| match &entry.payload {
+        EntryPayload::Normal(payload) => payload.bytes().len(),
+        EntryPayload::Blank | EntryPayload::Membership(_) => 0,
+    };
+    entries.iter().map(bytes).sum()
 }
 
 impl<S: Stream<Item = AppendEntriesRequest<Types>> + Unpin + Send> Appends<S> {
     async fn next(mut self) -> Option<(AppendResult, Option<Self>)> {
         loop {
-            let room = self.flights.len() < self.connection.network.route.appends_max;
+            let route = self.connection.network.route;
+            let room =
+                self.flights.len() < route.appends_max && self.flying < route.append_bytes_max;
             tokio::select! {
                 biased;
-                Some(result) = self.flights.next(), if !self.flights.is_empty() => {
+                Some((result, bytes)) = self.flights.next(), if !self.flights.is_empty() => {
+                    self.flying -= bytes;
                     let goes_on = matches!(result, Ok(Ok(_)));
                     return Some((result, goes_on.then_some(self)));
                 }
                 Some(request) = async { self.input.as_mut()?.next().await.or_else(|| { self.input = None; None }) }, if room && self.input.is_some() => {
                     let (previous, last) = (request.prev_log_id, request.entries.last().map(|entry| entry.log_id).or(request.prev_log_id));
                     let first = std::mem::take(&mut self.first);
+                    let bytes = bytes_of(&request.entries);
+                    self.flying += bytes;
                     let append = self.connection.append(request, first);
-                    self.flights.push_back(Box::pin(async move { Ok(append.await?.into_stream_result(previous, last)) }));
+                    self.flights.push_back(Box::pin(async move {
+                        (append.await.map(|appended| appended.into_stream_result(previous, last)), bytes)
+                    }));
                 }
                 else => if self.flights.is_empty() && self.input.is_none() { return None },
             }
@@ -270,6 +291,7 @@ impl RaftNetworkV2<Types> for Connection {
             input: Some(input),
             first: true,
             flights: FuturesOrdered::new(),
+            flying: 0,
         };
         let results =
             futures::stream::unfold(

@@ -80,7 +80,10 @@ impl Group {
             let left = until.saturating_duration_since(Instant::now());
             let caught_up = self.until(left, |now| {
                 let gone = self.voice.leading() != Some(term);
-                let grown = now.last_log_index.unwrap_or(0) - last.unwrap_or(0);
+                let grown = now
+                    .last_log_index
+                    .unwrap_or(0)
+                    .saturating_sub(last.unwrap_or(0));
                 let all = wanted.iter().all(|node| {
                     *node == self.me() || lacks(now, *node).is_some_and(|lacks| lacks <= grown)
                 });

@@ -17,6 +17,7 @@ use openraft_rt_tokio::TokioInstant;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use warren_model::{NodeId, ShardId};
 use warren_storage::{Storage, StorageError};
 use warren_transport::Lane;
@@ -35,8 +36,10 @@ use crate::wire::{Group as Address, WireSlot};
 pub(crate) type ShardRaft = openraft::Raft<Types, ShardMachine>;
 pub(crate) type Metrics = RaftMetrics<Types>;
 
-/// Appends under way to one node: with 256 KiB each, what fills a fast link.
-const APPENDS_MAX: usize = 16;
+/// Appends under way to one node.
+const APPENDS_MAX: usize = 64;
+/// Bytes of them, beside the last one: what fills a fast link, and does not fill memory where many groups catch a node up.
+const APPEND_BYTES_MAX: usize = 4 << 20;
 /// How long to wait for a checkpoint before asking for it again: openraft forgets what it is asked while it takes one.
 const CHECKPOINT_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -59,6 +62,8 @@ pub(crate) struct Group {
     stopped: AtomicBool,
     /// openraft has stopped, by itself or not.
     pub(super) ended: AtomicBool,
+    /// Before its last end this process may have confirmed a leader, who counts on it for a lease: no votes until then.
+    pub(super) votes_from: Instant,
     spawner: Spawner,
     runtime: tokio::runtime::Handle,
     tasks: Mutex<Vec<JoinHandle<()>>>,
@@ -106,8 +111,9 @@ impl Group {
                 "its log begins behind {purged:?}, but its state ends with {applied:?}"
             )));
         }
+        let pristine = log.is_pristine().map_err(storage_error)?;
         if let Some(members) = found.filter(|members| members.contains(&config.node))
-            && log.is_pristine().map_err(storage_error)?
+            && pristine
             && applied.is_none()
         {
             let membership = membership(&members).map_err(malformed)?;
@@ -137,6 +143,15 @@ impl Group {
                 why: error.to_string(),
             })?;
         running.store(true, Ordering::Release);
+        if !pristine {
+            raft.runtime_config().elect(false);
+        }
+        let votes_from = Instant::now()
+            + if pristine {
+                Duration::ZERO
+            } else {
+                config.lease
+            };
         Ok(Arc::new(Self {
             shard,
             config,
@@ -151,6 +166,7 @@ impl Group {
             handing: AtomicU64::new(0),
             stopped: AtomicBool::new(false),
             ended: AtomicBool::new(false),
+            votes_from,
             spawner,
             runtime,
             tasks: Mutex::default(),
@@ -167,6 +183,11 @@ impl Group {
         tasks.push(self.spawn(async move {
             group.raft.run();
             group.follow().await;
+        }));
+        let group = Arc::clone(self);
+        tasks.push(self.spawn(async move {
+            tokio::time::sleep_until(group.votes_from).await;
+            group.raft.runtime_config().elect(true);
         }));
         let group = Arc::clone(self);
         tasks.push(self.spawn(async move { group.keep_released().await }));
@@ -392,6 +413,7 @@ fn route(shard: ShardId, config: &ShardsConfig) -> Route {
         appends: Lane::Shard,
         snapshots: Lane::Shard,
         appends_max: APPENDS_MAX,
+        append_bytes_max: APPEND_BYTES_MAX,
         deadline: config.lease,
         append_deadline: config.append_deadline,
     }

@@ -15,7 +15,7 @@ use super::config::ChangeError;
 use super::group::{Group, Metrics};
 
 /// How long the next leader may take to have all entries before it is told to lead without them.
-const CATCH_UP: Duration = Duration::from_secs(1);
+const CATCH_UP: Duration = Duration::from_millis(500);
 /// How long entries that the next leader lacks may take before anything is stopped for it.
 const NEAR: Duration = Duration::from_secs(5);
 /// Entries that the next leader may lack when the term is fenced.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
+use tokio::time::Instant;
 use warren_model::{NodeId, ShardId};
 use warren_transport::{Frame, Lane};
 
@@ -15,7 +16,8 @@ use crate::entry::{LogIdRecord, Malformed};
 use crate::raft::Entry;
 use crate::serve_raft;
 use crate::wire::{
-    Answer, BulkForm, Group as Address, Reply, Request, unpack_entries, unpack_sole_entry,
+    Answer, BulkForm, Candidacy, Group as Address, Reply, Request, unpack_entries,
+    unpack_sole_entry,
 };
 
 /// Serves a request to a shard's group.
@@ -58,6 +60,9 @@ impl Group {
             )));
         }
         let spawn = |rest| drop(self.spawn(rest));
+        // What a leader hands over, it counts on no more.
+        let may_vote =
+            |candidacy: &Candidacy| candidacy.transfer || Instant::now() >= self.votes_from;
         let raft = self.raft.clone();
         match request {
             Request::Append {
@@ -71,6 +76,9 @@ impl Group {
                 }
                 Err(error) => answer.send(&Reply::Failed(error.to_string())),
             },
+            Request::Vote(candidacy) | Request::PreVote(candidacy) if !may_vote(&candidacy) => {
+                answer.send(&Reply::Failed("it has started just now".into()))
+            }
             Request::Vote(candidacy) => {
                 serve_raft::answer_in_order(serve_raft::vote(raft, candidacy, false), answer, spawn)
             }

@@ -94,6 +94,8 @@ async fn another_leads_soon_when_the_leader_dies() {
         );
         world.start(leader, None).await;
         world.equal(&[1, 2, 3]).await;
+        // Until then it does not vote.
+        tokio::time::sleep(Duration::from_millis(200)).await;
     }
     println!("from the kill to the next entry: at most {slowest:?}");
     assert!(slowest < Duration::from_millis(500), "{slowest:?}");
@@ -138,6 +140,87 @@ async fn a_leader_that_is_cut_off_is_told_and_what_it_proposed_is_lost() {
     world.propose("after").await;
     let entries = world.equal(&[1, 2, 3]).await;
     assert_eq!(texts(&entries), ["before", "kept", "after"]);
+}
+
+/// openraft refuses entries once no majority has answered for a lease, but leads on: the replica must hear of it, and what comes
+/// behind what was refused must not be stored, though a majority is there again.
+#[tokio::test(start_paused = true)]
+async fn a_term_in_which_an_entry_was_refused_is_given_up() {
+    let world = World::founded(&[1, 2, 3]).await;
+    for round in 0..5 {
+        let (old, term) = world.leader().await;
+        assert!(
+            world
+                .at(old)
+                .propose(SHARD, term, bytes(&format!("{round} 0")))
+        );
+        eventually("it is applied", || {
+            let (_, keeper) = world.nodes[&old].running.as_ref().unwrap();
+            (keeper.seen.lock().entries.len() == round + 1).then_some(())
+        })
+        .await;
+        world.isolate(old);
+        let lease = Duration::from_millis(200);
+        eventually("no majority has answered for a lease", || {
+            (!world.at(old).confirmed_within(SHARD, lease)).then_some(())
+        })
+        .await;
+        assert_eq!(world.leading(old), Some(term), "nobody was elected yet");
+        for n in 1..=50 {
+            assert!(
+                world
+                    .at(old)
+                    .propose(SHARD, term, bytes(&format!("{round} {n}")))
+            );
+        }
+        world.net.heal();
+        eventually("it hears of it", || {
+            world.leading(old).is_none().then_some(())
+        })
+        .await;
+        assert!(!world.at(old).propose(SHARD, term, bytes("refused")));
+        let (_, newer) = world.leader().await;
+        assert!(newer > term);
+        let entries = world.equal(&[1, 2, 3]).await;
+        assert_eq!(entries.len(), round + 1, "{:?}", texts(&entries));
+    }
+}
+
+/// A replica that has confirmed a leader and was restarted at once must not help another to be elected while the leader counts
+/// on it.
+#[tokio::test(start_paused = true)]
+async fn a_restarted_replica_keeps_to_the_lease_that_it_gave() {
+    let mut world = World::founded(&[1, 2, 3]).await;
+    let lease = Duration::from_millis(200);
+    let mut elections = 0;
+    for round in 0..10 {
+        let (leader, term) = world.leader().await;
+        let (second, third) = (leader % 3 + 1, (leader + 1) % 3 + 1);
+        // The third waits for a leader only; the second alone confirms this one.
+        world.net.cut(NodeId(leader), NodeId(third));
+        tokio::time::sleep(Duration::from_millis(300 + round * 7)).await;
+        world.kill(second).await;
+        world.net.cut(NodeId(leader), NodeId(second));
+        world.start(second, None).await;
+        let until = Instant::now() + lease * 4;
+        while Instant::now() < until {
+            let other = [second, third]
+                .into_iter()
+                .any(|node| world.leading(node).is_some_and(|newer| newer > term));
+            assert!(
+                !(other && world.at(leader).confirmed_within(SHARD, lease)),
+                "round {round}: two lead"
+            );
+            elections += usize::from(other);
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        world.net.heal();
+        world.leader().await;
+    }
+    assert!(
+        elections > 0,
+        "nobody else was ever elected: nothing was tested"
+    );
 }
 
 #[tokio::test(start_paused = true)]
