@@ -118,7 +118,7 @@ fn open(folder: &Path, bytes: usize) -> Result<(), Box<dyn std::error::Error>> {
     let files = LogFiles::open(folder, &Settings::default())?;
     let contents = contents(bytes);
     let batch = (1 << 20) / bytes as u64;
-    let mut next = vec![1; 16];
+    let mut next = [1; 16];
     for round in 0..OPENED_BYTES >> 20 {
         let group = round % 16;
         let first = next.get(group).copied().unwrap_or(1);

@@ -204,6 +204,13 @@ impl Disk {
             .map_err(|error| failed(&self.folder, "sync the log's folder", &error))
     }
 
+    pub(crate) fn size(&self, file: &File) -> Result<u64, StorageError> {
+        let metadata = file.metadata();
+        Ok(metadata
+            .map_err(|error| failed(&self.folder, "look at a segment", &error))?
+            .len())
+    }
+
     /// Cuts a segment off.
     pub(crate) fn cut(&self, file: &File, bytes: u64) -> Result<(), StorageError> {
         file.set_len(bytes)

@@ -32,6 +32,8 @@ const SEGMENT_MAGIC: [u8; 8] = *b"WarrenLg";
 pub(crate) const FRAME_MAGIC: [u8; 4] = *b"\xd7Wf\xa3";
 /// Contents up to here are copied together; larger ones are written from where they are.
 const COPIED_BYTES_MAX: usize = 4096;
+/// A buffer that a large call has needed is given back down to here.
+const KEPT_BYTES_MAX: usize = 16 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {
@@ -288,6 +290,7 @@ impl Builder {
         self.head.clear();
         self.head.resize(FRAME_HEADER_BYTES, 0);
         self.copied.clear();
+        self.copied.shrink_to(KEPT_BYTES_MAX);
         self.parts.clear();
         self.body_bytes = 0;
     }

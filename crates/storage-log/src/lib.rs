@@ -15,6 +15,13 @@
 //!
 //! Memory: the tail cache of [`Settings`], the batch that is being written, and 16 bytes an entry that is on disk.
 //!
+//! # Measured
+//! `examples/log_append.rs`, whole process with the load generator, on the machine below under other load. In memory: entries of
+//! 1 KiB, one group, batches of 1 / 32 / 256 / 1024: 57k / 551k / 1.03 M / 1.12 M entries/s at half a core; 64 groups, one entry an
+//! append: 302k. On the disk: 64 groups, batches of 32: 300-406k/s at 0.3 core (through RocksDB: 129-192k/s); entries of
+//! 256 KiB: 380 MiB/s at 0.46 core. Opening 2 GiB, file cache warm: entries of 1 KiB 44-73 ms, of 256 KiB 1-30 ms.
+//! Segments filled with zeros beforehand sync no faster than reserved ones.
+//!
 //! # Why not a library
 //! TiKV's `raft-engine` 0.4.2 was measured beside a plain preallocated file (`fallocate`, `pwritev`, `fdatasync`; two shared
 //! cores, a busy disk with syncs of 0.5 to 2 ms), entries of 1 KiB, one sync a batch, entries/s:

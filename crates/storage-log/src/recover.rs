@@ -88,10 +88,15 @@ pub(crate) fn recover(disk: &Disk, synced: u64) -> Result<Recovered, StorageErro
     for orphan in of_kind(Kind::Index).filter(|id| !segments.contains(id)) {
         disk.remove(Kind::Index, orphan)?;
     }
+    // Removed only once it is certain that nothing in them is missed.
+    let mut unused = Vec::new();
     let mut headers = Vec::new();
     for (position, id) in segments.iter().enumerate() {
         let is_last = position + 1 == segments.len();
-        headers.extend(Reader::open(disk, *id, is_last)?.map(|reader| reader.header));
+        match Reader::open(disk, *id, is_last)? {
+            Some(reader) => headers.push(reader.header),
+            None => unused.push(*id),
+        }
     }
 
     let mut index = Index::default();
@@ -108,7 +113,7 @@ pub(crate) fn recover(disk: &Disk, synced: u64) -> Result<Recovered, StorageErro
         }
         if outline.frames().next().is_none() && until.is_none() {
             // It was just begun. The next one must begin anew, since the first frame says what a segment begins with.
-            disk.remove(Kind::Segment, header.segment)?;
+            unused.push(header.segment);
             continue;
         }
         index.add_segment(header.segment);
@@ -124,6 +129,10 @@ pub(crate) fn recover(disk: &Disk, synced: u64) -> Result<Recovered, StorageErro
         return Err(disk.corrupt(format!(
             "batch {synced} was synced, but the log is readable up to batch {last_number} only"
         )));
+    }
+    for segment in unused {
+        disk.remove(Kind::Segment, segment)?;
+        disk.remove(Kind::Index, segment)?;
     }
     let active = last
         .map(|(reader, outline)| reader.go_on(outline))
@@ -155,13 +164,10 @@ fn follows(
 }
 
 impl<'a> Reader<'a> {
-    /// Opens a segment. A last one whose header never came to the disk is removed: nothing in it was ever answered.
+    /// Opens a segment. None if it is the last one and its header never came to the disk: nothing in it was ever answered.
     fn open(disk: &'a Disk, id: u32, is_last: bool) -> Result<Option<Reader<'a>>, StorageError> {
         let file = disk.open_for_writing(id)?;
-        let metadata = file.metadata();
-        let bytes = metadata
-            .map_err(|error| disk.failed("look at a segment", &error))?
-            .len();
+        let bytes = disk.size(&file)?;
         let mut header = [0; SEGMENT_HEADER_BYTES];
         let header = match file.read_exact_at(&mut header, 0) {
             Ok(()) => SegmentHeader::decode(&header),
@@ -184,12 +190,9 @@ impl<'a> Reader<'a> {
                 version,
                 known: frame::VERSION,
             }),
-            // What was synced in it, if anything, the synced mark and the salted search below would have to prove; the
-            // mark does, and without its salt nothing else can.
+            // Were anything synced in it, the synced mark would say so.
             Ok(_) | Err(Unreadable::Damaged) if is_last => {
                 tracing::warn!(segment = %format!("{id:08x}"), "a segment without a header is removed: it was just begun");
-                disk.remove(Kind::Segment, id)?;
-                disk.remove(Kind::Index, id)?;
                 Ok(None)
             }
             Ok(_) | Err(Unreadable::Damaged) => {

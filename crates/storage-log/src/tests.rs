@@ -540,3 +540,28 @@ fn the_tail_is_read_from_memory_and_stays_within_its_budget() {
     assert_eq!(all(&files, 1), entries(1, 1..=100));
     assert_eq!(files.stats().log_reads_from_disk, 1);
 }
+
+#[test]
+fn a_segment_that_was_just_begun_is_no_damage_and_a_damaged_one_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let files = open(folder.path()).unwrap();
+    append(&files, 1, 1..=5).unwrap();
+    drop(files);
+    let begun = folder.path().join("00000007.segment");
+    for bytes in [&b""[..], &[0; 9000], &[0xa5; 9000]] {
+        std::fs::write(&begun, bytes).unwrap();
+        let files = open(folder.path()).unwrap();
+        assert_eq!(all(&files, 1), entries(1, 1..=5));
+        assert!(!begun.exists());
+    }
+    // What was synced in it is missed, and it is left for whoever looks into it.
+    let segment = &named(folder.path(), "segment")[0];
+    flip(segment, 20);
+    for _ in 0..2 {
+        let error = open(folder.path()).err().expect("its entries are lost");
+        assert!(error.to_string().contains("was synced"), "{error}");
+        assert!(segment.exists());
+    }
+    flip(segment, 20);
+    assert_eq!(all(&open(folder.path()).unwrap(), 1), entries(1, 1..=5));
+}

@@ -234,6 +234,10 @@ impl Writer {
             disk.rename(spare, Kind::Spare, (segment, Kind::Segment))?;
         }
         let file = disk.open_for_writing(segment)?;
+        if disk.size(&file)? > bytes {
+            // It was made for a large call.
+            disk.cut(&file, bytes)?;
+        }
         disk.allocate(&file, bytes)?;
         let header = SegmentHeader {
             segment,
