@@ -193,6 +193,11 @@ class OwnCluster(Warren):
     def start_process(self, node: int) -> None:
         self.nodes[node - 1].start()
 
+    def pid(self, node: int) -> int:
+        process = self.nodes[node - 1].process
+        assert process is not None, f"node {node} is not running"
+        return process.pid
+
     def kill(self, *nodes: int) -> None:
         self.dirty = True
         for node in nodes:

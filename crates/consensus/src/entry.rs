@@ -3,7 +3,7 @@
 //! ```text
 //! stored entry   version (1) kind (1) term (8) leader (8) payload       integers little endian; the index is the key's
 //!   kind 0       blank: no payload
-//!   kind 1       proposals: payload is a batch
+//!   kind 1       proposals: payload is a batch in the metadata group, the replica's own bytes in a shard's
 //!   kind 2       membership: payload is an archived [`MembershipRecord`]
 //! batch          version (1) archived [`Batch`]
 //! ```
@@ -94,11 +94,11 @@ impl Batch {
         let mut bytes = vec![VERSION];
         bytes = rkyv::api::high::to_bytes_in::<_, rancor::Error>(self, bytes)
             .map_err(|e| Malformed::new("batch", e))?;
-        Ok(Payload(bytes.into()))
+        Ok(Payload::new(bytes.into()))
     }
 
     pub(crate) fn decode(payload: &Payload) -> Result<Self, Malformed> {
-        let archive = versioned(&payload.0, "batch")?;
+        let archive = versioned(payload.bytes(), "batch")?;
         rkyv::from_bytes::<Self, rancor::Error>(archive).map_err(|e| Malformed::new("batch", e))
     }
 }
@@ -250,7 +250,7 @@ impl MembershipRecord {
     }
 }
 
-/// An entry as it is stored and sent, without its index.
+/// An entry as it is stored and sent, without its index. Shares the memory of one that was read.
 pub(crate) fn encode_entry(entry: &Entry) -> Result<Bytes, Malformed> {
     let (kind, membership);
     let payload: &[u8] = match &entry.payload {
@@ -259,8 +259,13 @@ pub(crate) fn encode_entry(entry: &Entry) -> Result<Bytes, Malformed> {
             &[]
         }
         EntryPayload::Normal(payload) => {
+            if let Some(stored) = payload.stored()
+                && decode_log_id(entry.log_id.index, stored).is_ok_and(|id| id == entry.log_id)
+            {
+                return Ok(stored.clone());
+            }
             kind = PROPOSALS;
-            &payload.0
+            payload.bytes()
         }
         EntryPayload::Membership(new) => {
             kind = MEMBERSHIP;
@@ -282,13 +287,13 @@ pub(crate) fn encode_entry(entry: &Entry) -> Result<Bytes, Malformed> {
 /// The entry at `index`, from its stored bytes, which it shares.
 pub(crate) fn decode_entry(index: u64, bytes: &Bytes) -> Result<Entry, Malformed> {
     let log_id = decode_log_id(index, bytes)?;
-    let payload = bytes.slice(HEADER_BYTES..);
     let payload = match bytes[1] {
         BLANK => EntryPayload::Blank,
-        PROPOSALS => EntryPayload::Normal(Payload(payload)),
+        PROPOSALS => EntryPayload::Normal(Payload::of_stored(bytes.clone(), HEADER_BYTES)),
         MEMBERSHIP => {
-            let record = rkyv::from_bytes::<MembershipRecord, rancor::Error>(&payload)
-                .map_err(|e| Malformed::new("membership", e))?;
+            let record =
+                rkyv::from_bytes::<MembershipRecord, rancor::Error>(&bytes[HEADER_BYTES..])
+                    .map_err(|e| Malformed::new("membership", e))?;
             EntryPayload::Membership(record.membership()?)
         }
         kind => {
@@ -371,7 +376,7 @@ mod tests {
     #[test]
     fn golden_batch_never_changes() {
         let bytes = batch().encode().unwrap();
-        assert_eq!(hex(&bytes.0), GOLDEN_BATCH);
+        assert_eq!(hex(bytes.bytes()), GOLDEN_BATCH);
         assert_eq!(Batch::decode(&bytes).unwrap(), batch());
     }
 
@@ -388,7 +393,7 @@ mod tests {
     fn golden_entry_never_changes() {
         let entry = Entry::new(
             id(3, 5, 8),
-            EntryPayload::Normal(Payload(Bytes::from_static(b"hare"))),
+            EntryPayload::Normal(Payload::new(Bytes::from_static(b"hare"))),
         );
         let bytes = encode_entry(&entry).unwrap();
         assert_eq!(
@@ -396,6 +401,14 @@ mod tests {
             b"\x01\x01\x03\0\0\0\0\0\0\0\x05\0\0\0\0\0\0\0hare"
         );
         let back = decode_entry(8, &bytes).unwrap();
+        assert_eq!(
+            encode_entry(&back).unwrap().as_ptr(),
+            bytes.as_ptr(),
+            "an entry that was read is not copied"
+        );
+        let mut moved = back.clone();
+        moved.log_id = id(4, 5, 8);
+        assert_eq!(encode_entry(&moved).unwrap()[2], 4, "its log id is its own");
         assert_eq!((back.log_id, back.payload), (entry.log_id, entry.payload));
     }
 
@@ -443,13 +456,13 @@ mod tests {
             assert!(decode_entry(3, &bad.into()).is_err(), "byte {at}");
         }
         // A batch's length and checksum are the log store's; whatever it holds, reading it must not panic.
-        let good = batch().encode().unwrap().0;
-        assert!(Batch::decode(&Payload(good.slice(..8))).is_err());
+        let good = batch().encode().unwrap().into_bytes();
+        assert!(Batch::decode(&Payload::new(good.slice(..8))).is_err());
         for at in 0..good.len() {
-            drop(Batch::decode(&Payload(good.slice(..at))));
+            drop(Batch::decode(&Payload::new(good.slice(..at))));
             let mut bad = good.to_vec();
             bad[at] ^= 0x81;
-            drop(Batch::decode(&Payload(bad.into())));
+            drop(Batch::decode(&Payload::new(bad.into())));
         }
     }
 

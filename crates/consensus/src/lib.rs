@@ -36,6 +36,7 @@ mod presence;
 mod proposer;
 mod raft;
 mod serve;
+mod serve_raft;
 mod shards;
 mod shared;
 mod snapshots;

@@ -19,6 +19,7 @@ use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use futures::{Stream, TryStreamExt};
 use openraft::storage::{EntryResponder, RaftStateMachine, Snapshot};
 use openraft::{OptionalSend, RaftSnapshotBuilder};
@@ -26,7 +27,7 @@ use parking_lot::Mutex;
 use rkyv::rancor;
 use warren_model::{NodeId, Outcome};
 use warren_routing::Table;
-use warren_storage::{Scan, Space, StateStore, Write};
+use warren_storage::{Scan, Space, StateStore, StorageError, Write};
 
 use crate::Hooks;
 use crate::config::OpenError;
@@ -81,8 +82,12 @@ pub(crate) enum SnapshotData {
     Durable,
     /// A view of the state store, to be sent.
     View(Scan),
+    /// A view that is being taken, of a shard's state.
+    Coming(BoxFuture<'static, Result<Scan, StorageError>>),
     /// Records that were received.
     Received(Vec<(Bytes, Bytes)>),
+    /// Records that were received and given to a shard's replica.
+    Staged,
 }
 
 impl std::fmt::Debug for SnapshotData {
@@ -90,6 +95,8 @@ impl std::fmt::Debug for SnapshotData {
         f.write_str(match self {
             SnapshotData::Durable => "Durable",
             SnapshotData::View(_) => "View",
+            SnapshotData::Coming(_) => "Coming",
+            SnapshotData::Staged => "Staged",
             SnapshotData::Received(_) => "Received",
         })
     }

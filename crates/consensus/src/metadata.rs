@@ -23,7 +23,7 @@ use crate::lease::Lease;
 use crate::ledger::Ledger;
 use crate::log::Log;
 use crate::machine::{Machine, Observer};
-use crate::network::Network;
+use crate::network::{Network, Route};
 use crate::proposer::{Proposed, Proposer};
 use crate::raft::{LeaderId, LogId, Payload, Raft, Spawner, Then, WriteResult};
 use crate::shared::SharedTable;
@@ -111,7 +111,7 @@ impl Metadata {
         let fresh = log.is_pristine()? && machine.applied().is_none();
         let network = Network {
             wire: Arc::clone(&wire),
-            deadline: config.heartbeat * 5,
+            route: Route::metadata(config.heartbeat * 5),
         };
         let spawner = Spawner::new(config.seed ^ config.node.0);
         let raft = spawner

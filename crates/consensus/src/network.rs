@@ -1,6 +1,6 @@
 //! openraft's network over the transport: replication with many appends under way, votes, hand-over, snapshots in parts.
 //!
-//! Everything but snapshots goes on the Raft lane. Appends of one leader to one node are sent in order and answered in
+//! Which lanes they take is the group's [`Route`]. Appends of one leader to one node are sent in order and answered in
 //! order; a failed one ends the stream, and openraft starts the next from what the node is known to have.
 
 #![expect(
@@ -30,23 +30,61 @@ use warren_transport::{Frame, Lane, RequestError};
 
 use crate::entry::{Malformed, MembershipRecord};
 use crate::machine::SnapshotData;
-use crate::raft::{LogId, Member, Types, Vote};
-use crate::wire::{Candidacy, Reply, Request, SnapshotEnd, WireSlot, pack_entries, pack_record};
+use crate::raft::{Entry, EntryPayload, LogId, Member, Types, Vote};
+use crate::wire::{
+    BulkForm, Candidacy, Group, Reply, Request, SnapshotEnd, WireSlot, pack_entries, pack_record,
+    sole_entry,
+};
 
-/// Appends under way to one node.
-const APPENDS_MAX: usize = 64;
 /// Bytes of a snapshot's part: small enough not to hold up what shares the lane.
 const PART_BYTES: usize = 256 << 10;
 /// How long a node may take to install a snapshot that it has received.
 const INSTALL_DEADLINE: Duration = Duration::from_secs(60);
 
+/// How a group's requests travel.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Route {
+    pub(crate) group: Group,
+    /// Heartbeats, votes, hand-over.
+    pub(crate) pulse: Lane,
+    /// Appends.
+    pub(crate) appends: Lane,
+    /// Snapshots.
+    pub(crate) snapshots: Lane,
+    /// Appends under way to one node.
+    pub(crate) appends_max: usize,
+    /// Bytes of them, beside the last one.
+    pub(crate) append_bytes_max: usize,
+    /// How long a heartbeat, a vote and the like may take.
+    pub(crate) deadline: Duration,
+    /// How long an append with entries may take: a large one, or one behind others, takes a while. A lost link ends it at once.
+    pub(crate) append_deadline: Duration,
+}
+
+impl Route {
+    /// The metadata group's.
+    pub(crate) fn metadata(deadline: Duration) -> Self {
+        Self {
+            group: Group::Metadata,
+            pulse: Lane::Raft,
+            appends: Lane::Raft,
+            snapshots: Lane::Control,
+            appends_max: 64,
+            append_bytes_max: usize::MAX,
+            deadline,
+            append_deadline: deadline * 4,
+        }
+    }
+}
+
 /// Makes openraft's connections.
 #[derive(Clone)]
 pub(crate) struct Network {
     pub(crate) wire: Arc<WireSlot>,
-    /// For votes and the like, and least for appends.
-    pub(crate) deadline: Duration,
+    pub(crate) route: Route,
 }
+
+const NO_BULK: (BulkForm, Bytes) = (BulkForm::Packed, Bytes::new());
 
 /// The connection to one node.
 #[derive(Clone)]
@@ -99,10 +137,10 @@ impl Connection {
         &self,
         lane: Lane,
         request: &Request,
-        bulk: Bytes,
+        (form, bulk): (BulkForm, Bytes),
         deadline: Duration,
     ) -> impl Future<Output = Result<Reply, Failure>> + Send + use<> {
-        let sent = request.encode().map(|head| {
+        let sent = self.network.route.group.head(request, form).map(|head| {
             self.network
                 .wire
                 .request(self.to, lane, Frame { head, bulk }, deadline)
@@ -117,7 +155,12 @@ impl Connection {
 
     async fn ask_vote(&self, candidacy: Request) -> Result<VoteResponse<Types>, RPCError<Types>> {
         match self
-            .ask(Lane::Raft, &candidacy, Bytes::new(), self.network.deadline)
+            .ask(
+                self.network.route.pulse,
+                &candidacy,
+                NO_BULK,
+                self.network.route.deadline,
+            )
             .await?
         {
             Reply::Vote {
@@ -133,25 +176,33 @@ impl Connection {
         }
     }
 
-    /// Sends an append; polling what is returned sends it and waits for its answer.
+    /// Sends an append; polling what is returned sends it and waits for its answer. `first`: no other append is under way that
+    /// it must not overtake.
     fn append(
         &self,
         rpc: AppendEntriesRequest<Types>,
+        first: bool,
     ) -> impl Future<Output = Result<AppendEntriesResponse<Types>, RPCError<Types>>> + Send + use<>
     {
-        // A large append, or one behind others, may take a while; a lost link ends it at once.
-        let deadline = if rpc.entries.is_empty() {
-            self.network.deadline
-        } else {
-            self.network.deadline * 4
+        let route = self.network.route;
+        let (lane, deadline) = match (rpc.entries.is_empty(), first) {
+            (true, true) => (route.pulse, route.deadline),
+            // Behind others on a lane of bulk it takes as long as they do.
+            (true, false) if route.pulse == route.appends => (route.appends, route.deadline),
+            (true, false) | (false, true | false) => (route.appends, route.append_deadline),
         };
         let request = Request::Append {
             vote: rpc.vote.into(),
             previous: rpc.prev_log_id.map(Into::into),
             committed: rpc.leader_commit.map(Into::into),
         };
-        let asked =
-            pack_entries(&rpc.entries).map(|bulk| self.ask(Lane::Raft, &request, bulk, deadline));
+        let bulk = match (route.group, sole_entry(&rpc.entries)) {
+            (Group::Shard(_), Some(bulk)) => Ok((BulkForm::Sole, bulk)),
+            (Group::Shard(_), None) | (Group::Metadata, Some(_) | None) => {
+                pack_entries(&rpc.entries).map(|bulk| (BulkForm::Packed, bulk))
+            }
+        };
+        let asked = bulk.map(|bulk| self.ask(lane, &request, bulk, deadline));
         async move {
             match asked.map_err(Failure::from)?.await? {
                 Reply::Appended => Ok(AppendEntriesResponse::Success),
@@ -172,23 +223,43 @@ type AppendResult = Result<StreamAppendResult<Types>, RPCError<Types>>;
 struct Appends<S> {
     connection: Connection,
     input: Option<S>,
-    flights: FuturesOrdered<BoxFuture<'static, AppendResult>>,
+    first: bool,
+    flights: FuturesOrdered<BoxFuture<'static, (AppendResult, usize)>>,
+    /// Bytes of entries in `flights`.
+    flying: usize,
+}
+
+/// Bytes of the entries of an append.
+fn bytes_of(entries: &[Entry]) -> usize {
+    let bytes = |entry: &Entry| match &entry.payload {
+        EntryPayload::Normal(payload) => payload.bytes().len(),
+        EntryPayload::Blank | EntryPayload::Membership(_) => 0,
+    };
+    entries.iter().map(bytes).sum()
 }
 
 impl<S: Stream<Item = AppendEntriesRequest<Types>> + Unpin + Send> Appends<S> {
     async fn next(mut self) -> Option<(AppendResult, Option<Self>)> {
         loop {
-            let room = self.flights.len() < APPENDS_MAX;
+            let route = self.connection.network.route;
+            let room =
+                self.flights.len() < route.appends_max && self.flying < route.append_bytes_max;
             tokio::select! {
                 biased;
-                Some(result) = self.flights.next(), if !self.flights.is_empty() => {
+                Some((result, bytes)) = self.flights.next(), if !self.flights.is_empty() => {
+                    self.flying -= bytes;
                     let goes_on = matches!(result, Ok(Ok(_)));
                     return Some((result, goes_on.then_some(self)));
                 }
                 Some(request) = async { self.input.as_mut()?.next().await.or_else(|| { self.input = None; None }) }, if room && self.input.is_some() => {
                     let (previous, last) = (request.prev_log_id, request.entries.last().map(|entry| entry.log_id).or(request.prev_log_id));
-                    let append = self.connection.append(request);
-                    self.flights.push_back(Box::pin(async move { Ok(append.await?.into_stream_result(previous, last)) }));
+                    let first = std::mem::take(&mut self.first);
+                    let bytes = bytes_of(&request.entries);
+                    self.flying += bytes;
+                    let append = self.connection.append(request, first);
+                    self.flights.push_back(Box::pin(async move {
+                        (append.await.map(|appended| appended.into_stream_result(previous, last)), bytes)
+                    }));
                 }
                 else => if self.flights.is_empty() && self.input.is_none() { return None },
             }
@@ -204,7 +275,7 @@ impl RaftNetworkV2<Types> for Connection {
         rpc: AppendEntriesRequest<Types>,
         _: RPCOption,
     ) -> Result<AppendEntriesResponse<Types>, RPCError<Types>> {
-        self.append(rpc).await
+        self.append(rpc, true).await
     }
 
     fn stream_append<'s, S>(
@@ -218,7 +289,9 @@ impl RaftNetworkV2<Types> for Connection {
         let appends = Appends {
             connection: self.clone(),
             input: Some(input),
+            first: true,
             flights: FuturesOrdered::new(),
+            flying: 0,
         };
         let results =
             futures::stream::unfold(
@@ -269,10 +342,10 @@ impl RaftNetworkV2<Types> for Connection {
         };
         match self
             .ask(
-                Lane::Raft,
+                self.network.route.pulse,
                 &request,
-                Bytes::new(),
-                self.network.deadline * 2,
+                NO_BULK,
+                self.network.route.deadline * 2,
             )
             .await?
         {
@@ -309,13 +382,17 @@ impl Connection {
         vote: Vote,
         snapshot: Snapshot<CommittedLeaderIdOf<Types>, NodeId, Member, SnapshotData>,
     ) -> Result<SnapshotResponse<Types>, RPCError<Types>> {
-        let SnapshotData::View(view) = snapshot.snapshot else {
-            return Err(Failure::Malformed(Malformed::new(
-                "snapshot",
-                "it is no view that can be sent",
-            ))
-            .into());
+        let broken = |why: &dyn std::fmt::Display| {
+            RPCError::from(Failure::Malformed(Malformed::new("snapshot", why)))
         };
+        let view = match snapshot.snapshot {
+            SnapshotData::View(view) => view,
+            SnapshotData::Coming(view) => view.await.map_err(|e| broken(&e))?,
+            SnapshotData::Durable | SnapshotData::Received(_) | SnapshotData::Staged => {
+                return Err(broken(&"it is no view that can be sent"));
+            }
+        };
+        let route = self.network.route;
         let transfer = snapshot.meta.last_log_id.map_or(0, |id| id.index);
         let (mut digest, mut bulk, mut number) = (blake3::Hasher::new(), Vec::new(), 0u64);
         for record in view {
@@ -331,10 +408,10 @@ impl Connection {
                 };
                 match self
                     .ask(
-                        Lane::Control,
+                        route.snapshots,
                         &request,
-                        std::mem::take(&mut bulk).into(),
-                        self.network.deadline * 8,
+                        (BulkForm::Packed, std::mem::take(&mut bulk).into()),
+                        route.append_deadline * 2,
                     )
                     .await?
                 {
@@ -352,13 +429,13 @@ impl Connection {
         };
         match self
             .ask(
-                Lane::Control,
+                route.snapshots,
                 &Request::Snapshot {
                     transfer,
                     number,
                     end: Some(end),
                 },
-                bulk.into(),
+                (BulkForm::Packed, bulk.into()),
                 INSTALL_DEADLINE,
             )
             .await?

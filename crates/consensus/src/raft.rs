@@ -55,13 +55,60 @@ impl openraft::RaftTypeConfig for Types {
     type ErrorSource = openraft::impls::BoxedErrorSource;
 }
 
-/// What an entry carries: an encoded batch of proposals (see [`crate::entry`]).
-#[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Payload(pub(crate) Bytes);
+/// What an entry carries: in the metadata group an encoded batch of proposals (see [`crate::entry`]), in a shard's whatever
+/// was proposed.
+#[derive(Clone)]
+pub(crate) struct Payload {
+    bytes: Bytes,
+    /// The stored entry that `bytes` is the end of, if it was read from one: so that storing or sending it copies nothing.
+    stored: Option<Bytes>,
+}
+
+impl Payload {
+    pub(crate) fn new(bytes: Bytes) -> Self {
+        Self {
+            bytes,
+            stored: None,
+        }
+    }
+
+    /// What follows a stored entry's header.
+    pub(crate) fn of_stored(stored: Bytes, header: usize) -> Self {
+        Self {
+            bytes: stored.slice(header..),
+            stored: Some(stored),
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    pub(crate) fn into_bytes(self) -> Bytes {
+        self.bytes
+    }
+
+    pub(crate) fn stored(&self) -> Option<&Bytes> {
+        self.stored.as_ref()
+    }
+
+    /// Forgets the entry that it was read from.
+    pub(crate) fn detach(&mut self) {
+        self.stored = None;
+    }
+}
+
+impl PartialEq for Payload {
+    fn eq(&self, other: &Self) -> bool {
+        self.bytes == other.bytes
+    }
+}
+
+impl Eq for Payload {}
 
 impl fmt::Debug for Payload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} bytes", self.0.len())
+        write!(f, "{} bytes", self.bytes.len())
     }
 }
 

@@ -6,23 +6,18 @@
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use openraft::async_runtime::watch::WatchReceiver;
-use openraft::raft::{
-    AppendEntriesRequest, AppendEntriesResponse, TransferLeaderError, TransferLeaderRequest,
-    VoteRequest, VoteResponse,
-};
 use tokio::time::Instant;
 use warren_model::{Incarnation, NodeId};
 use warren_transport::{Frame, Hello, Lane};
 
-use crate::entry::{LogIdRecord, Malformed, Proposal, VoteRecord};
+use crate::entry::{Malformed, Proposal};
 use crate::ledger::{NoGrant, NodeState};
 use crate::metadata::{BOOTSTRAP, Core};
-use crate::raft::{LogId, Types};
-use crate::wire::{Answer, Candidacy, Note, Reply, Request, unpack_entries};
+use crate::serve_raft;
+use crate::wire::{Answer, Note, Reply, Request, unpack_entries};
 
 impl Core {
     pub(crate) fn admit(&self, peer: &Hello) -> Result<(), String> {
@@ -91,10 +86,24 @@ impl Core {
                 vote,
                 previous,
                 committed,
-            } => self.append(vote, previous, committed, bulk, answer),
-            Request::Vote(candidacy) => self.vote(candidacy, false, answer),
-            Request::PreVote(candidacy) => self.vote(candidacy, true, answer),
-            Request::Transfer { from, to, last } => self.transfer(from, to, last, answer),
+            } => match unpack_entries(bulk) {
+                Ok(entries) => {
+                    let rpc = serve_raft::append_request(vote, previous, committed, entries);
+                    self.answer_in_order(serve_raft::append(self.raft.clone(), rpc), answer);
+                }
+                Err(error) => answer.send(&Reply::Failed(error.to_string())),
+            },
+            Request::Vote(candidacy) => self.answer_in_order(
+                serve_raft::vote(self.raft.clone(), candidacy, false),
+                answer,
+            ),
+            Request::PreVote(candidacy) => {
+                self.answer_in_order(serve_raft::vote(self.raft.clone(), candidacy, true), answer)
+            }
+            Request::Transfer { from, to, last } => {
+                let rpc = serve_raft::transfer_request(from, to, last);
+                self.answer_in_order(serve_raft::transfer(self.raft.clone(), rpc), answer);
+            }
             Request::Snapshot {
                 transfer,
                 number,
@@ -127,99 +136,9 @@ impl Core {
         }
     }
 
-    fn append(
-        self: &Arc<Self>,
-        vote: VoteRecord,
-        previous: Option<LogIdRecord>,
-        committed: Option<LogIdRecord>,
-        bulk: Bytes,
-        answer: Answer,
-    ) {
-        let entries = match unpack_entries(bulk) {
-            Ok(entries) => entries,
-            Err(error) => return answer.send(&Reply::Failed(error.to_string())),
-        };
-        let request = AppendEntriesRequest {
-            vote: vote.into(),
-            prev_log_id: previous.map(LogId::from),
-            entries,
-            leader_commit: committed.map(LogId::from),
-        };
-        let raft = self.raft.clone();
-        let appended = async move {
-            match raft.append_entries(request).await {
-                Ok(AppendEntriesResponse::Success) => Reply::Appended,
-                Ok(AppendEntriesResponse::PartialSuccess(id)) => {
-                    Reply::AppendedUpTo(id.map(Into::into))
-                }
-                Ok(AppendEntriesResponse::Conflict) => Reply::Conflict,
-                Ok(AppendEntriesResponse::HigherVote(vote)) => Reply::HigherVote(vote.into()),
-                Err(error) => Reply::Failed(error.to_string()),
-            }
-        };
-        self.answer_in_order(appended, answer);
-    }
-
-    /// Polls once within this call, which hands the request to openraft, and awaits the answer elsewhere.
+    /// Hands a request to openraft within this call, and awaits its answer elsewhere.
     fn answer_in_order(&self, reply: impl Future<Output = Reply> + Send + 'static, answer: Answer) {
-        let mut reply = Box::pin(reply);
-        match reply.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(reply) => answer.send(&reply),
-            Poll::Pending => drop(self.spawn(async move { answer.send(&reply.await) })),
-        }
-    }
-
-    fn vote(&self, candidacy: Candidacy, is_pre_vote: bool, answer: Answer) {
-        let request = VoteRequest {
-            vote: candidacy.vote.into(),
-            last_log_id: candidacy.last.map(LogId::from),
-            leadership_transfer: candidacy.transfer,
-        };
-        let raft = self.raft.clone();
-        let reply = async move {
-            let response = if is_pre_vote {
-                raft.pre_vote(request).await
-            } else {
-                raft.vote(request).await
-            };
-            match response {
-                Ok(VoteResponse {
-                    vote,
-                    vote_granted,
-                    last_log_id,
-                }) => Reply::Vote {
-                    vote: vote.into(),
-                    granted: vote_granted,
-                    last: last_log_id.map(Into::into),
-                },
-                Err(error) => Reply::Failed(error.to_string()),
-            }
-        };
-        self.answer_in_order(reply, answer);
-    }
-
-    fn transfer(&self, from: VoteRecord, to: NodeId, last: Option<LogIdRecord>, answer: Answer) {
-        let request = TransferLeaderRequest::<Types>::new(from.into(), to, last.map(LogId::from));
-        let raft = self.raft.clone();
-        let reply = async move {
-            match raft.handle_transfer_leader(request).await {
-                Ok(Ok(())) => Reply::Transferring,
-                Ok(Err(TransferLeaderError::VoteChanged { expected, actual })) => {
-                    Reply::TransferVoteChanged {
-                        expected: expected.into(),
-                        actual: actual.into(),
-                    }
-                }
-                Ok(Err(TransferLeaderError::LogNotFlushed { expected, actual })) => {
-                    Reply::TransferNotFlushed {
-                        expected: expected.map(Into::into),
-                        actual: actual.map(Into::into),
-                    }
-                }
-                Err(error) => Reply::Failed(error.to_string()),
-            }
-        };
-        self.answer_in_order(reply, answer);
+        serve_raft::answer_in_order(reply, answer, |rest| drop(self.spawn(rest)));
     }
 
     fn take_proposals(self: &Arc<Self>, from: NodeId, proposals: Vec<Proposal>, answer: Answer) {

@@ -2,6 +2,7 @@
 //!
 //! A request's or message's head is a version byte and a [`Request`] or [`Note`] archive, a reply's a [`Reply`]; bulk
 //! carries log entries ([`pack_entries`]) or records of a snapshot ([`pack_record`]). Everything is validated on arrival.
+//! Before the head of a request to a shard's group stand the shard (`u16`, little endian) and a byte that says what its bulk is.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,14 +12,14 @@ use futures::future::BoxFuture;
 use parking_lot::RwLock;
 use rkyv::rancor;
 use rkyv::{Archive, Deserialize, Serialize};
-use warren_model::{Incarnation, NodeId};
+use warren_model::{Incarnation, NodeId, ShardId};
 use warren_transport::{Frame, Lane, PeerAddress, ReplyTo, RequestError, Transport};
 
 use crate::entry::{
     LogIdRecord, Malformed, MembershipRecord, Proposal, Settled, VERSION, VoteRecord, decode_entry,
     encode_entry, versioned,
 };
-use crate::raft::Entry;
+use crate::raft::{Entry, EntryPayload};
 
 /// A transport, as far as this crate needs one.
 pub(crate) trait Wire: Send + Sync + 'static {
@@ -169,6 +170,56 @@ pub(crate) enum Request {
     Join { name: String, address: String },
 }
 
+/// The group that a request is for.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Group {
+    /// The metadata group.
+    Metadata,
+    /// A shard's.
+    Shard(ShardId),
+}
+
+/// What the bulk of an append to a shard's group is.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum BulkForm {
+    /// Made by [`pack_entries`].
+    Packed,
+    /// Made by [`sole_entry`].
+    Sole,
+}
+
+impl Group {
+    /// A request's head as it goes to this group.
+    pub(crate) fn head(self, request: &Request, form: BulkForm) -> Result<Bytes, Malformed> {
+        match self {
+            Group::Metadata => request.encode(),
+            Group::Shard(shard) => {
+                let [low, high] = shard.0.to_le_bytes();
+                request.encode_after(vec![low, high, u8::from(form == BulkForm::Sole)])
+            }
+        }
+    }
+
+    /// Reads a head that went to a shard's group.
+    pub(crate) fn of_shard(head: &[u8]) -> Result<(ShardId, BulkForm, Request), Malformed> {
+        let Some((&[low, high, form], request)) = head.split_first_chunk::<3>() else {
+            return Err(Malformed::new("request", "cut short"));
+        };
+        let form = match form {
+            0 => BulkForm::Packed,
+            1 => BulkForm::Sole,
+            other => {
+                return Err(Malformed::new(
+                    "request",
+                    format!("unknown form {other} of its bulk"),
+                ));
+            }
+        };
+        let shard = ShardId(u16::from_le_bytes([low, high]));
+        Ok((shard, form, Request::decode(request)?))
+    }
+}
+
 /// What a candidate says of itself.
 #[derive(Archive, Serialize, Deserialize, Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Candidacy {
@@ -277,7 +328,13 @@ macro_rules! versioned_archive {
     ($type:ident, $what:literal) => {
         impl $type {
             pub(crate) fn encode(&self) -> Result<Bytes, Malformed> {
-                let bytes = rkyv::api::high::to_bytes_in::<_, rancor::Error>(self, vec![VERSION])
+                self.encode_after(Vec::new())
+            }
+
+            /// Encodes it behind what is in `bytes`.
+            fn encode_after(&self, mut bytes: Vec<u8>) -> Result<Bytes, Malformed> {
+                bytes.push(VERSION);
+                let bytes = rkyv::api::high::to_bytes_in::<_, rancor::Error>(self, bytes)
                     .map_err(|e| Malformed::new($what, e))?;
                 Ok(bytes.into())
             }
@@ -293,11 +350,17 @@ versioned_archive!(Request, "request");
 versioned_archive!(Reply, "reply");
 versioned_archive!(Note, "message");
 
+/// An entry of at least this, stored, stays in the memory that it came in; what else that pins is little.
+const SHARED_BYTES_MIN: usize = 64 << 10;
+
 /// Entries as bulk: `index u64, length u32, stored entry` each, little endian.
 pub(crate) fn pack_entries(entries: &[Entry]) -> Result<Bytes, Malformed> {
-    let mut bulk = Vec::new();
-    for entry in entries {
-        let stored = encode_entry(entry)?;
+    let stored: Vec<Bytes> = entries
+        .iter()
+        .map(encode_entry)
+        .collect::<Result<_, Malformed>>()?;
+    let mut bulk = Vec::with_capacity(stored.iter().map(|stored| stored.len() + 12).sum());
+    for (entry, stored) in entries.iter().zip(stored) {
         bulk.put_u64_le(entry.log_id.index);
         bulk.put_u32_le(length(&stored)?);
         bulk.put_slice(&stored);
@@ -315,9 +378,33 @@ pub(crate) fn unpack_entries(mut bulk: Bytes) -> Result<Vec<Entry>, Malformed> {
         if bulk.len() < len {
             return Err(cut_short());
         }
-        entries.push(decode_entry(index, &bulk.split_to(len))?);
+        entries.push(arrived(index, &bulk.split_to(len))?);
     }
     Ok(entries)
+}
+
+/// An entry out of what arrived.
+fn arrived(index: u64, stored: &Bytes) -> Result<Entry, Malformed> {
+    let mut entry = decode_entry(index, stored)?;
+    if stored.len() < SHARED_BYTES_MIN
+        && let EntryPayload::Normal(payload) = &mut entry.payload
+    {
+        // The log keeps entries for long: a small one must not keep all that it came with.
+        payload.detach();
+    }
+    Ok(entry)
+}
+
+/// The one entry, as bulk that copies nothing: the receiver knows its index from the entry before it.
+pub(crate) fn sole_entry(entries: &[Entry]) -> Option<Bytes> {
+    let [entry] = entries else { return None };
+    let stored = encode_entry(entry).ok()?;
+    (stored.len() >= SHARED_BYTES_MIN).then_some(stored)
+}
+
+/// The entry of a bulk that [`sole_entry`] made.
+pub(crate) fn unpack_sole_entry(index: u64, bulk: &Bytes) -> Result<Entry, Malformed> {
+    arrived(index, bulk)
 }
 
 /// Appends a record of a snapshot: `length u32, length u32, key, value`, little endian.
@@ -354,7 +441,7 @@ fn length(bytes: &[u8]) -> Result<u32, Malformed> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::raft::{EntryPayload, LeaderId, LogId, Payload};
+    use crate::raft::{LeaderId, LogId, Payload};
 
     #[test]
     fn heads_read_back_and_cuts_are_refused() {
@@ -383,6 +470,58 @@ mod tests {
     }
 
     #[test]
+    fn requests_to_a_shard_say_so() {
+        let request = Request::ReadIndex;
+        let group = Group::Shard(ShardId(0x1234));
+        for form in [BulkForm::Packed, BulkForm::Sole] {
+            let head = group.head(&request, form).unwrap();
+            assert_eq!(head[..2], [0x34, 0x12]);
+            assert_eq!(
+                Group::of_shard(&head).unwrap(),
+                (ShardId(0x1234), form, request.clone())
+            );
+            for cut in 0..head.len() {
+                assert!(Group::of_shard(&head[..cut]).is_err(), "cut to {cut}");
+            }
+        }
+        let mut unknown = group.head(&request, BulkForm::Sole).unwrap().to_vec();
+        unknown[2] = 7;
+        assert!(Group::of_shard(&unknown).is_err());
+    }
+
+    #[test]
+    fn a_large_entry_is_neither_copied_when_sent_nor_when_it_has_arrived() {
+        let log_id = LogId::new(
+            LeaderId {
+                term: 1,
+                node_id: NodeId(2),
+            },
+            7,
+        );
+        let payload = EntryPayload::Normal(Payload::new(vec![7; SHARED_BYTES_MIN].into()));
+        let stored = encode_entry(&Entry { log_id, payload }).unwrap();
+        let read = decode_entry(7, &stored).unwrap();
+        let bulk = sole_entry(std::slice::from_ref(&read)).unwrap();
+        assert_eq!(bulk.as_ptr(), stored.as_ptr());
+        let arrived = unpack_sole_entry(7, &bulk).unwrap();
+        assert_eq!(format!("{arrived:?}"), format!("{read:?}"));
+        assert_eq!(encode_entry(&arrived).unwrap().as_ptr(), bulk.as_ptr());
+        let packed = unpack_entries(pack_entries(&[read.clone(), read]).unwrap()).unwrap();
+        assert_eq!(encode_entry(&packed[1]).unwrap(), stored);
+        let small = decode_entry(7, &stored.slice(..100)).unwrap();
+        assert_eq!(sole_entry(std::slice::from_ref(&small)), None);
+        let small = unpack_entries(pack_entries(&[small]).unwrap()).unwrap();
+        let EntryPayload::Normal(payload) = &small[0].payload else {
+            panic!("{small:?}")
+        };
+        assert_eq!(
+            payload.stored(),
+            None,
+            "it does not hold on to what it came with"
+        );
+    }
+
+    #[test]
     fn bulks_read_back_and_cuts_are_refused() {
         let entry = |index, payload| Entry {
             log_id: LogId::new(
@@ -398,7 +537,7 @@ mod tests {
             entry(4, EntryPayload::Blank),
             entry(
                 5,
-                EntryPayload::Normal(Payload(Bytes::from_static(b"hare"))),
+                EntryPayload::Normal(Payload::new(Bytes::from_static(b"hare"))),
             ),
         ];
         let bulk = pack_entries(&entries).unwrap();

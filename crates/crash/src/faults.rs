@@ -13,7 +13,7 @@ use rand::{Rng as _, SeedableRng as _};
 use crate::history::FaultKind;
 
 /// How many faults in a hundred do not wait for the recovery from the one before.
-const HASTY_PERCENT: u32 = 15;
+const HASTY_PERCENT: u32 = 10;
 /// How many partitions in a hundred cut the node off from its clients too.
 const CLIENTS_TOO_PERCENT: u32 = 30;
 

@@ -3,16 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use rocksdb::{ColumnFamily, ColumnFamilyDescriptor, DB, ReadOptions, WriteBatch};
-use warren_storage::record::Address;
-use warren_storage::{LogBounds, Place, StorageError, key, record};
+use rocksdb::{ColumnFamily, ColumnFamilyDescriptor, DB, WriteBatch};
+use warren_storage::{Place, Space, StorageError, key};
 
 use crate::Settings;
 use crate::failure::typed;
 
-const LOG: &str = "log";
-const RECORDS: &str = "records";
-const STATE: &str = "state";
+/// RocksDB insists on a family of this name. It holds the layout's version.
+const LAYOUT_FAMILY: &str = "default";
 /// How keys and column families are laid out; in the database under [`key::LAYOUT`].
 const LAYOUT: u8 = 1;
 
@@ -24,9 +22,30 @@ pub(crate) struct Database {
 /// Which column family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Family {
-    Log,
-    Records,
+    Layout,
     State,
+    Queue,
+    Message,
+}
+
+/// Where a space's keys are. What changes at very different rates, or differs much in size, is better compacted apart.
+pub(crate) fn family_of(space: Space) -> Family {
+    match space {
+        Space::Table | Space::Node => Family::State,
+        Space::Queue => Family::Queue,
+        Space::Message => Family::Message,
+    }
+}
+
+impl Family {
+    fn name(self) -> &'static str {
+        match self {
+            Family::Layout => LAYOUT_FAMILY,
+            Family::State => "state",
+            Family::Queue => "queue",
+            Family::Message => "message",
+        }
+    }
 }
 
 impl Database {
@@ -37,14 +56,15 @@ impl Database {
             detail: error.to_string(),
             advice: "check the folder's parent and its permissions",
         })?;
-        let [log, records, state] = settings.families();
+        let [state, queue, message] = settings.families();
         let families = [
-            // RocksDB insists on it; nothing is in it.
-            ColumnFamilyDescriptor::new("default", rocksdb::Options::default()),
-            ColumnFamilyDescriptor::new(LOG, log),
-            ColumnFamilyDescriptor::new(RECORDS, records),
-            ColumnFamilyDescriptor::new(STATE, state),
+            (Family::Layout, rocksdb::Options::default()),
+            (Family::State, state),
+            (Family::Queue, queue),
+            (Family::Message, message),
         ];
+        let families =
+            families.map(|(family, options)| ColumnFamilyDescriptor::new(family.name(), options));
         let db = DB::open_cf_descriptors(&settings.database(), path, families)
             .map_err(|error| typed(path, "open the database", &error))?;
         let database = Database {
@@ -56,20 +76,6 @@ impl Database {
         Ok(database)
     }
 
-    /// The number of the last synced batch of log calls, 0 if there was none.
-    pub(crate) fn batch_number(&self) -> Result<u64, StorageError> {
-        let Some(stored) = self.get(Family::Records, key::BATCH_NUMBER)? else {
-            return Ok(0);
-        };
-        let stored = <[u8; 8]>::try_from(&stored[..]).map_err(|_| StorageError::Corrupt {
-            what: format!("batch number {stored:?}"),
-            place: Place::Files {
-                path: self.path.clone(),
-            },
-        })?;
-        Ok(u64::from_le_bytes(stored))
-    }
-
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -79,11 +85,7 @@ impl Database {
     }
 
     pub(crate) fn family(&self, family: Family) -> Result<&ColumnFamily, StorageError> {
-        let name = match family {
-            Family::Log => LOG,
-            Family::Records => RECORDS,
-            Family::State => STATE,
-        };
+        let name = family.name();
         self.db
             .cf_handle(name)
             .ok_or_else(|| StorageError::Corrupt {
@@ -114,52 +116,10 @@ impl Database {
         Ok(found.map(|value| Bytes::copy_from_slice(&value)))
     }
 
-    pub(crate) fn record(&self, group: u64, name: &str) -> Result<Option<Bytes>, StorageError> {
-        let stored = self.get(Family::Records, &key::record(group, name))?;
-        stored
-            .map(|stored| record::decode(Address::Record { group, name }, stored))
-            .transpose()
-    }
-
-    /// A group's bounds as they are on disk: one key read and one seek.
-    pub(crate) fn bounds(&self, group: u64) -> Result<LogBounds, StorageError> {
-        let purged_through = self.purge_mark(group)?;
-        let mut options = ReadOptions::default();
-        // Also spares the seek all that is deleted but not yet compacted away.
-        options.set_iterate_lower_bound(key::log_entry(group, purged_through.saturating_add(1)));
-        let mut iterator = self
-            .db
-            .raw_iterator_cf_opt(self.family(Family::Log)?, options);
-        iterator.seek_for_prev(key::log_entry(group, u64::MAX));
-        let last = iterator
-            .key()
-            .and_then(|found| key::log_index(group, found))
-            .unwrap_or(purged_through);
-        iterator
-            .status()
-            .map_err(|error| typed(&self.path, "find the end of a log", &error))?;
-        Ok(LogBounds {
-            purged_through,
-            last,
-        })
-    }
-
-    fn purge_mark(&self, group: u64) -> Result<u64, StorageError> {
-        let Some(stored) = self.get(Family::Records, &key::purge_mark(group))? else {
-            return Ok(0);
-        };
-        let contents = record::decode(Address::PurgeMark { group }, stored)?;
-        let contents = <[u8; 8]>::try_from(&contents[..]).map_err(|_| StorageError::Corrupt {
-            what: format!("{} bytes where 8 belong", contents.len()),
-            place: Place::PurgeMark { group },
-        })?;
-        Ok(u64::from_le_bytes(contents))
-    }
-
     fn check_layout(&self) -> Result<(), StorageError> {
-        let Some(stored) = self.get(Family::Records, key::LAYOUT)? else {
+        let Some(stored) = self.get(Family::Layout, key::LAYOUT)? else {
             let mut batch = WriteBatch::default();
-            batch.put_cf(self.family(Family::Records)?, key::LAYOUT, [LAYOUT]);
+            batch.put_cf(self.family(Family::Layout)?, key::LAYOUT, [LAYOUT]);
             self.write(batch, "mark the layout")?;
             return self.sync("mark the layout");
         };
@@ -192,7 +152,7 @@ mod tests {
         database
             .db
             .put_cf(
-                database.family(Family::Records).unwrap(),
+                database.family(Family::Layout).unwrap(),
                 key::LAYOUT,
                 [LAYOUT + 1],
             )

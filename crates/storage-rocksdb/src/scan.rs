@@ -21,11 +21,15 @@ self_cell!(
 );
 
 /// Iterates over the state keys within the options' bounds, without their space byte.
-pub(crate) fn start(database: Arc<Database>, options: ReadOptions) -> Result<Scan, StorageError> {
+pub(crate) fn start(
+    database: Arc<Database>,
+    family: Family,
+    options: ReadOptions,
+) -> Result<Scan, StorageError> {
     let mut cell = OwnedIterator::try_new(database, |database| {
         let mut iterator = database
             .raw()
-            .raw_iterator_cf_opt(database.family(Family::State)?, options);
+            .raw_iterator_cf_opt(database.family(family)?, options);
         iterator.seek_to_first();
         Ok::<_, StorageError>(iterator)
     })?;

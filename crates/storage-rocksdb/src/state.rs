@@ -1,17 +1,18 @@
 //! The applied state: unsynced atomic writes from the calling thread, reads, and scans of a fixed view.
 
+use std::sync::atomic::Ordering;
+
 use bytes::Bytes;
 use rocksdb::{ReadOptions, WriteBatch};
 use warren_storage::{Scan, Space, StateStore, StorageError, Write, key};
 
-use crate::database::{Database, Family};
-use crate::engine::{Counters, Shared};
+use crate::database::{Database, family_of};
+use crate::engine::Shared;
 use crate::scan;
 
 impl StateStore for Shared {
     fn write_spaces(&self, batches: Vec<(Space, Vec<Write>)>) -> Result<(), StorageError> {
-        let database = self.database()?;
-        self.refuse_once_stopped()?;
+        let database = self.writable()?;
         let mut batch = WriteBatch::default();
         for (space, writes) in &batches {
             for write in writes {
@@ -20,13 +21,14 @@ impl StateStore for Shared {
         }
         database
             .write(batch, "write the state")
-            .inspect_err(|error| self.stop(error))?;
-        Counters::add(&self.counters.state_writes, 1);
+            .inspect_err(|error| self.log.stop(error))?;
+        self.state_writes.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
     fn get(&self, space: Space, key: &[u8]) -> Result<Option<Bytes>, StorageError> {
-        self.database()?.get(Family::State, &key::state(space, key))
+        self.database()?
+            .get(family_of(space), &key::state(space, key))
     }
 
     fn scan_range(
@@ -43,25 +45,14 @@ impl StateStore for Shared {
         });
         // A scan is read once, front to back: it must not push the working set out of the block cache.
         options.fill_cache(false);
-        scan::start(self.database()?, options)
+        scan::start(self.database()?, family_of(space), options)
     }
 
     fn sync(&self) -> Result<(), StorageError> {
-        let database = self.database()?;
-        self.refuse_once_stopped()?;
+        let database = self.writable()?;
         database
             .sync("sync the state")
-            .inspect_err(|error| self.stop(error))
-    }
-}
-
-impl Shared {
-    fn refuse_once_stopped(&self) -> Result<(), StorageError> {
-        self.front
-            .lock()
-            .stopped
-            .as_ref()
-            .map_or(Ok(()), |cause| Err(cause.stopping()))
+            .inspect_err(|error| self.log.stop(error))
     }
 }
 
@@ -71,7 +62,7 @@ fn add_to(
     space: Space,
     write: &Write,
 ) -> Result<(), StorageError> {
-    let state = database.family(Family::State)?;
+    let state = database.family(family_of(space))?;
     match write {
         Write::Put(key, value) => batch.put_cf(state, key::state(space, key), value),
         Write::Delete(key) => batch.delete_cf(state, key::state(space, key)),

@@ -2,15 +2,15 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
-use rocksdb::{DB, Options};
 use tempfile::TempDir;
-use warren_storage::conformance::Harness;
-use warren_storage::{Storage, key};
+use warren_storage::Storage;
+use warren_storage::conformance::{Harness, copy_in_use, corrupt_record_in};
+use warren_storage::record::Address;
 use warren_storage_rocksdb::{RocksStorage, Settings};
 
 struct Rocks {
@@ -25,8 +25,13 @@ impl Rocks {
     fn new(tail_cache_bytes: usize) -> Rocks {
         let parent = TempDir::new().unwrap();
         let folder = Mutex::new(parent.path().join("0"));
-        let settings = Settings {
+        let log = warren_storage_log::Settings {
             tail_cache_bytes,
+            segment_bytes: 1 << 20,
+            ..Default::default()
+        };
+        let settings = Settings {
+            log,
             ..Settings::default()
         };
         Rocks {
@@ -35,19 +40,6 @@ impl Rocks {
             copies: AtomicUsize::new(0),
             settings,
         }
-    }
-
-    fn corrupt(&self, family: &str, key: &[u8], at: usize) {
-        let db = DB::open_cf(
-            &Options::default(),
-            &*self.folder.lock(),
-            ["default", "log", "records", "state"],
-        );
-        let db = db.unwrap();
-        let family = db.cf_handle(family).unwrap();
-        let mut stored = db.get_cf(family, key).unwrap().unwrap();
-        stored[at] ^= 0x10;
-        db.put_cf(family, key, stored).unwrap();
     }
 }
 
@@ -60,42 +52,30 @@ impl Harness for Rocks {
     fn interrupt(&self, storage: Arc<dyn Storage>) -> Arc<dyn Storage> {
         let copies = self.copies.fetch_add(1, Ordering::Relaxed) + 1;
         let copy = self.parent.path().join(copies.to_string());
-        copy_files(&self.folder.lock(), &copy);
+        copy_in_use(&self.folder.lock(), &copy, rank);
         drop(storage);
         *self.folder.lock() = copy;
         self.open()
     }
 
     fn corrupt_entry(&self, group: u64, index: u64, at: usize) {
-        self.corrupt("log", &key::log_entry(group, index), at);
+        let folder = self.folder.lock().join("log");
+        corrupt_record_in(&folder, Address::Entry { group, index }, at);
     }
 
     fn corrupt_record(&self, group: u64, name: &'static str, at: usize) {
-        self.corrupt("records", &key::record(group, name), at);
+        let folder = self.folder.lock().join("log");
+        corrupt_record_in(&folder, Address::Record { group, name }, at);
     }
 }
 
-/// Copies a folder in use. RocksDB may remove a file meanwhile that it no longer needs: then all over again, since
-/// what replaces it may be missing from the copy.
-fn copy_files(from: &Path, to: &Path) {
-    while let Err(error) = try_copy_files(from, to) {
-        assert_eq!(error.kind(), std::io::ErrorKind::NotFound, "{error}");
-        std::fs::remove_dir_all(to).unwrap();
+/// The log's mark first, then its outlines: neither may name what the copy of a segment lacks.
+fn rank(name: &str) -> u32 {
+    match name {
+        "synced-mark" => 0,
+        _ if name.ends_with(".index") => 1,
+        _ => 2,
     }
-}
-
-/// The mark first: it must not name a batch that the copy of the write-ahead log lacks.
-fn try_copy_files(from: &Path, to: &Path) -> std::io::Result<()> {
-    std::fs::create_dir(to)?;
-    let mut names = Vec::new();
-    for entry in std::fs::read_dir(from)? {
-        names.push(entry?.file_name());
-    }
-    names.sort_by_key(|name| (name != "synced-mark", name.clone()));
-    for name in names.iter().filter(|name| *name != "LOCK") {
-        std::fs::copy(from.join(name), to.join(name))?;
-    }
-    Ok(())
 }
 
 mod cached {

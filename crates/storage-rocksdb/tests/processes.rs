@@ -152,7 +152,7 @@ fn child_appends_until_it_is_killed() {
 #[test]
 fn a_disk_that_takes_no_more_is_reported_and_nothing_answered_is_lost() {
     let folder = tempfile::tempdir().unwrap();
-    // No file may grow beyond 4 MiB: the stand-in for a full disk that needs no privileges.
+    // No file may grow beyond 4 MiB: the stand-in for a disk that fails, which needs no privileges. A log segment may.
     let limits = "trap '' XFSZ; ulimit -f 8192";
     let child = child(
         "child_appends_until_the_disk_refuses",
@@ -181,25 +181,30 @@ fn a_disk_that_takes_no_more_is_reported_and_nothing_answered_is_lost() {
 #[ignore = "run by a_disk_that_takes_no_more_is_reported_and_nothing_answered_is_lost"]
 fn child_appends_until_the_disk_refuses() {
     let Some(folder) = child_folder() else { return };
-    let storage = open(&folder).unwrap();
+    let log = warren_storage_log::Settings {
+        segment_bytes: 1 << 20,
+        ..Default::default()
+    };
+    let settings = Settings {
+        log,
+        ..Settings::default()
+    };
+    let storage = RocksStorage::open(&folder, &settings).unwrap();
     let log = storage.log();
-    let append = |index: u64| {
+    let append = |index: u64, size: usize| {
         let (sender, receiver) = channel();
         let done = Box::new(move |answer| sender.send(answer).unwrap());
-        log.append(0, vec![entry(0, index, 64 << 10)], done);
+        log.append(0, vec![entry(0, index, size)], done);
         receiver.recv_timeout(Duration::from_secs(30)).unwrap()
     };
-    let mut index = 1;
-    let error = loop {
-        match append(index) {
-            Ok(()) => println!("answered 0 {index}"),
-            Err(error) => break error,
-        }
-        index += 1;
-        assert!(index < 1000, "the limit does not work");
-    };
+    for index in 1..=100 {
+        append(index, 64 << 10).unwrap();
+        println!("answered 0 {index}");
+    }
+    // This one needs a segment that is larger than the limit.
+    let error = append(101, 5 << 20).unwrap_err();
     assert!(matches!(error, StorageError::Io { .. }), "{error}");
-    let later = append(index + 1).unwrap_err();
+    let later = append(102, 64 << 10).unwrap_err();
     assert!(
         matches!(&later, StorageError::Stopped { .. }) && *later.root() == error,
         "{later}"

@@ -124,11 +124,6 @@ pub enum Place {
         /// The record's name.
         name: String,
     },
-    /// The mark that remembers how far a group's log was purged.
-    PurgeMark {
-        /// The Raft group.
-        group: u64,
-    },
     /// A key of the applied state.
     State {
         /// The key's space.
@@ -146,7 +141,6 @@ impl fmt::Display for Place {
         match self {
             Place::LogEntry { group, index } => write!(f, "log entry {index} of group {group}"),
             Place::Record { group, name } => write!(f, "record {name:?} of group {group}"),
-            Place::PurgeMark { group } => write!(f, "purge mark of group {group}"),
             Place::State { space } => write!(f, "state in space {space:?}"),
             Place::Files { path } => write!(f, "files in {}", path.display()),
         }

@@ -38,11 +38,6 @@ pub enum Address<'a> {
         /// The record's name.
         name: &'a str,
     },
-    /// A group's purge mark; its contents are the index, little endian.
-    PurgeMark {
-        /// The Raft group.
-        group: u64,
-    },
 }
 
 impl Address<'_> {
@@ -55,7 +50,6 @@ impl Address<'_> {
                 group,
                 name: name.to_owned(),
             },
-            Address::PurgeMark { group } => Place::PurgeMark { group },
         }
     }
 
@@ -63,7 +57,6 @@ impl Address<'_> {
         let (kind, group) = match *self {
             Address::Entry { group, .. } => (1, group),
             Address::Record { group, .. } => (2, group),
-            Address::PurgeMark { group } => (3, group),
         };
         let mut head = [kind, 0, 0, 0, 0, 0, 0, 0, 0];
         head[1..].copy_from_slice(&group.to_le_bytes());
@@ -74,7 +67,6 @@ impl Address<'_> {
                 let crc = crc32c::crc32c_append(crc, &(name.len() as u64).to_le_bytes());
                 crc32c::crc32c_append(crc, name.as_bytes())
             }
-            Address::PurgeMark { .. } => crc,
         }
     }
 }
@@ -91,17 +83,24 @@ pub fn check_size(address: Address<'_>, contents: &[u8]) -> Result<(), StorageEr
     })
 }
 
-/// Writes a record to the end of `out`. The contents must have passed [`check_size`].
-pub fn encode_into(address: Address<'_>, contents: &[u8], out: &mut Vec<u8>) {
+/// What stands before the contents, for an engine that writes them from where they are. They must have passed [`check_size`].
+#[must_use]
+pub fn header(address: Address<'_>, contents: &[u8]) -> [u8; HEADER_BYTES] {
     debug_assert!(
         contents.len() <= CONTENTS_BYTES_MAX,
         "the caller checks the size"
     );
     let length = u32::try_from(contents.len()).unwrap_or(u32::MAX);
+    let mut header = [VERSION; HEADER_BYTES];
+    header[1..5].copy_from_slice(&length.to_le_bytes());
+    header[5..].copy_from_slice(&checksum(address, VERSION, length, contents).to_le_bytes());
+    header
+}
+
+/// Writes a record to the end of `out`. The contents must have passed [`check_size`].
+pub fn encode_into(address: Address<'_>, contents: &[u8], out: &mut Vec<u8>) {
     out.reserve(HEADER_BYTES + contents.len());
-    out.push(VERSION);
-    out.extend_from_slice(&length.to_le_bytes());
-    out.extend_from_slice(&checksum(address, VERSION, length, contents).to_le_bytes());
+    out.extend_from_slice(&header(address, contents));
     out.extend_from_slice(contents);
 }
 
@@ -191,10 +190,6 @@ mod tests {
             )[..],
             b"\x01\x04\x00\x00\x00\xde\x57\x45chare"
         );
-        assert_eq!(
-            &encode(Address::PurgeMark { group: 7 }, &9u64.to_le_bytes())[..],
-            b"\x01\x08\x00\x00\x00\xfd\xa6\xe0\x38\x09\x00\x00\x00\x00\x00\x00\x00"
-        );
     }
 
     #[test]
@@ -247,7 +242,6 @@ mod tests {
                 group: 7,
                 name: "vote",
             },
-            Address::PurgeMark { group: 7 },
         ] {
             assert!(decode(other, stored.clone()).is_err(), "{other:?}");
         }

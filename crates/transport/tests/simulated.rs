@@ -218,7 +218,7 @@ fn history(seed: u64, tls_a: Tls, tls_b: Tls) -> Vec<String> {
             let outcome = transport
                 .request(
                     NodeId(1),
-                    Lane::ALL[n % 4],
+                    Lane::ALL[n % Lane::ALL.len()],
                     frame,
                     Duration::from_millis(700),
                 )

@@ -30,7 +30,7 @@ async fn every_lane_keeps_its_order_both_ways() {
         }
     }
     for (from, to) in [(&a, &b), (&b, &a)] {
-        until("all has come", || to.log.messages().len() == 8_000).await;
+        until("all has come", || to.log.messages().len() == 2_000 * Lane::ALL.len()).await;
         for lane in Lane::ALL {
             let got: Vec<Frame> = to
                 .log
@@ -187,7 +187,7 @@ async fn a_publish_lane_that_stands_still_does_not_stop_the_others() {
         a.transport.queued_bytes(b.id, Lane::Publish) < sent - (3 << 19)
     })
     .await;
-    for lane in [Lane::Raft, Lane::Control, Lane::Delivery] {
+    for lane in Lane::ALL.into_iter().filter(|lane| *lane != Lane::Publish) {
         for _ in 0..3 {
             let bulk = Frame::new("echo", vec![0; 1 << 20]);
             assert_eq!(
@@ -230,7 +230,7 @@ async fn a_node_reaches_itself_in_order() {
             .filter(|(_, l, _)| *l == lane)
             .map(|(_, _, f)| u32::from_le_bytes(f.head[..].try_into().unwrap()))
             .collect();
-        assert!(got.len() == 250 && got.is_sorted(), "on {lane:?}: {got:?}");
+        assert!(got.len() >= 1_000 / Lane::ALL.len() && got.is_sorted(), "on {lane:?}: {got:?}");
     }
     assert_eq!(
         node.transport

@@ -12,10 +12,13 @@ pub struct ShardsConfig {
     pub node: NodeId,
     /// Period of the leaders' heartbeats.
     pub heartbeat: Duration,
-    /// Least and greatest time without a leader after which a replica stands for election.
-    pub election_timeout: (Duration, Duration),
-    /// How long an append may take before its link counts as stuck. A leader's death is noticed by its heartbeats, not by this.
+    /// For so long after a leader was heard of, nobody votes for another. A replica stands for election when it has heard of
+    /// none for one and a half to two times as long.
+    pub lease: Duration,
+    /// How long an append may take before it is sent again. A leader's death is noticed by its heartbeats, not by this.
     pub append_deadline: Duration,
+    /// How long replicas that are added may take to catch up.
+    pub catch_up_deadline: Duration,
     /// Where all randomness comes from. In production: drawn at random at each start.
     pub seed: u64,
 }
@@ -27,10 +30,45 @@ impl ShardsConfig {
         Self {
             node,
             heartbeat: Duration::from_millis(50),
-            election_timeout: (Duration::from_millis(200), Duration::from_millis(400)),
+            lease: Duration::from_millis(200),
             append_deadline: Duration::from_secs(5),
+            catch_up_deadline: Duration::from_secs(600),
             seed,
         }
+    }
+
+    /// openraft's parameters.
+    pub(super) fn raft(&self, shard: ShardId) -> Result<openraft::Config, ShardOpenError> {
+        let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        let bad = |why: String| ShardOpenError::Raft { shard, why };
+        if self.heartbeat < Duration::from_millis(10) || self.lease < self.heartbeat * 3 {
+            return Err(bad(format!(
+                "heartbeat {:?} and lease {:?}: a heartbeat takes at least 10 ms, and three must fit in the lease",
+                self.heartbeat, self.lease
+            )));
+        }
+        let raft = openraft::Config {
+            cluster_name: format!("shard {}", shard.0),
+            heartbeat_interval: millis(self.heartbeat),
+            // Counted from the end of the lease, which is as long as the greater one.
+            election_timeout_min: millis(self.lease / 2),
+            election_timeout_max: millis(self.lease),
+            enable_pre_vote: Some(true),
+            // What goes into one append is bounded by the bytes that the log reads at once.
+            max_payload_entries: 1024,
+            broadcast_submitted_on_append: Some(true),
+            // A replica is told that it leads when it was given its own first entry of the term.
+            enable_leader_restore: Some(false),
+            // Checkpoints and purges are the replica's to ask for.
+            snapshot_policy: openraft::SnapshotPolicy::Never,
+            max_in_snapshot_log_to_keep: u64::MAX,
+            replication_lag_threshold: u64::MAX,
+            // A leader that is removed hands over as any other (see `leadership`).
+            removed_leader_step_down: openraft::StepDownPolicy::Never,
+            backoff: "20ms 50ms 100ms ...200ms".into(),
+            ..openraft::Config::default()
+        };
+        raft.validate().map_err(|error| bad(error.to_string()))
     }
 }
 

@@ -15,10 +15,19 @@
 //! An entry wakes no task of this module: it is handed to openraft within the call and to the replica within `apply`. It is
 //! copied once when it is encoded for the log, and once for each follower where several are packed into one append.
 
+mod change;
 mod config;
+mod group;
 mod handle;
+mod incoming;
+mod leadership;
+mod machine;
 mod replica;
+mod serve;
 mod status;
+#[cfg(test)]
+mod tests;
+mod voice;
 
 pub use config::{ChangeError, ShardOpenError, ShardsConfig};
 pub use handle::Shards;

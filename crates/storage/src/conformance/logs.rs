@@ -355,6 +355,123 @@ pub fn what_was_answered_survives(harness: &dyn Harness) {
     }
 }
 
+/// A crash among many large calls leaves those answered, and of those after them a prefix, each entry whole.
+pub fn calls_cut_short_leave_a_prefix(harness: &dyn Harness) {
+    let mut storage = harness.open();
+    let sized = |indexes: std::ops::RangeInclusive<u64>| -> Vec<LogEntry> {
+        let entry = |index: u64| LogEntry {
+            index,
+            bytes: Bytes::from(index.to_le_bytes().repeat(700)),
+        };
+        indexes.map(entry).collect()
+    };
+    let mut last = 0;
+    for round in 0..8 {
+        let log = storage.log();
+        append(harness, &*log, 1, sized(last + 1..=last + 5));
+        last += 5;
+        let mut unanswered = Answers::new();
+        for call in 0..6 {
+            let first = last + call * 7 + 1;
+            log.append(1, sized(first..=first + 6), unanswered.done());
+            let record = Bytes::from(call.to_le_bytes().to_vec());
+            log.put_record(1, "call", record, unanswered.done());
+        }
+        drop(log);
+        storage = harness.interrupt(storage);
+        let log = storage.log();
+        let end = log.bounds(1).unwrap().last;
+        assert!((last..=last + 42).contains(&end), "round {round}: {end}");
+        assert_eq!(all(&*log, 1), sized(1..=end), "round {round}");
+        last = end;
+    }
+}
+
+/// Whatever a log has been through, it is the same when it is opened again: overwritten, purged and appended many times over.
+pub fn long_histories_open_again(harness: &dyn Harness) {
+    let mut storage = harness.open();
+    let mut expected: Vec<LogEntry> = Vec::new();
+    let mut purged = 0;
+    for round in 0..60u64 {
+        let log = storage.log();
+        let mut answers = Answers::new();
+        let kept = expected
+            .len()
+            .saturating_sub(usize::try_from(round % 13).unwrap());
+        expected.truncate(kept);
+        let last = purged + kept as u64;
+        log.truncate_after(1, last, answers.done());
+        let more = entries(1, last + 1..=last + 40, round);
+        log.append(1, more.clone(), answers.done());
+        expected.extend(more);
+        if round % 3 == 2 {
+            let through = purged + 70;
+            log.purge(1, through, answers.done());
+            expected.drain(..70);
+            purged = through;
+        }
+        log.put_record(2, "vote", contents(2, round, round), answers.done());
+        answers.all_ok(harness);
+        drop(log);
+        if round % 7 == 0 {
+            storage = reopen(harness, storage);
+        } else if round % 11 == 0 {
+            storage = harness.interrupt(storage);
+        }
+        let log = storage.log();
+        assert_eq!(
+            log.bounds(1).unwrap(),
+            bounds(purged, purged + expected.len() as u64)
+        );
+        assert_eq!(all(&*log, 1), expected, "round {round}");
+        let vote = log.get_record(2, "vote").unwrap();
+        assert_eq!(vote, Some(contents(2, round, round)));
+    }
+}
+
+/// A group that hardly writes loses nothing while another writes and purges a lot, and its truncated entries stay away.
+pub fn slow_groups_outlive_busy_ones(harness: &dyn Harness) {
+    let mut storage = harness.open();
+    let log = storage.log();
+    append(harness, &*log, 1, entries(1, 1..=9, 0));
+    let mut answers = Answers::new();
+    log.truncate_after(1, 4, answers.done());
+    log.append(1, entries(1, 5..=6, 1), answers.done());
+    log.truncate_after(1, 5, answers.done());
+    log.purge(1, 2, answers.done());
+    log.put_record(1, "vote", contents(1, 1, 0), answers.done());
+    log.purge(3, 70, answers.done());
+    answers.all_ok(harness);
+    drop(log);
+    let slow = [entries(1, 3..=4, 0), entries(1, 5..=5, 1)].concat();
+    for round in 0..30u64 {
+        let log = storage.log();
+        let mut answers = Answers::new();
+        let first = round * 100 + 1;
+        log.append(2, entries(2, first..=first + 99, round), answers.done());
+        log.purge(2, first + 89, answers.done());
+        answers.all_ok(harness);
+        drop(log);
+        if round % 10 == 9 {
+            storage = harness.interrupt(storage);
+        } else if round % 10 == 4 {
+            storage = reopen(harness, storage);
+        }
+        let log = storage.log();
+        assert_eq!(all(&*log, 1), slow, "round {round}");
+        assert_eq!(log.bounds(1).unwrap(), bounds(2, 5));
+        assert_eq!(log.bounds(3).unwrap(), bounds(70, 70));
+        assert_eq!(log.get_record(1, "vote").unwrap(), Some(contents(1, 1, 0)));
+        assert_eq!(all(&*log, 2), entries(2, first + 90..=first + 99, round));
+    }
+    append(harness, &*storage.log(), 1, entries(1, 6..=7, 2));
+    let storage = reopen(harness, storage);
+    assert_eq!(
+        all(&*storage.log(), 1),
+        [slow, entries(1, 6..=7, 2)].concat()
+    );
+}
+
 /// A flipped bit anywhere in a stored record is reported with its place, and its neighbours are still served.
 pub fn corrupt_bytes_are_never_served(harness: &dyn Harness) {
     let mut storage = harness.open();

@@ -9,6 +9,7 @@
     reason = "these are tests"
 )]
 
+mod files;
 mod logs;
 mod model;
 mod states;
@@ -19,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
+pub use self::files::{copy_in_use, corrupt_record_in};
 pub use self::logs::*;
 pub use self::model::random_calls_agree_with_a_model;
 pub use self::states::*;
@@ -61,6 +63,9 @@ macro_rules! conformance_tests {
             groups_are_apart
             records_are_replaced
             what_was_answered_survives
+            calls_cut_short_leave_a_prefix
+            long_histories_open_again
+            slow_groups_outlive_busy_ones
             corrupt_bytes_are_never_served
             waiting_groups_share_syncs
             a_closed_storage_refuses

@@ -189,6 +189,10 @@ impl LogStore for Process {
     fn get_record(&self, group: u64, name: &'static str) -> Result<Option<Bytes>, StorageError> {
         self.platter()?.logs.record(group, name)
     }
+
+    fn resume(&self) -> Result<(), StorageError> {
+        self.platter()?.resume()
+    }
 }
 
 impl StateStore for Process {

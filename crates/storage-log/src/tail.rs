@@ -1,6 +1,6 @@
 //! The newest log entries of all groups in memory, so that replication does not read the disk.
 //!
-//! Invariants: a group's cached entries are contiguous and end with its last entry; an entry stays until RocksDB has it (its
+//! Invariants: a group's cached entries are contiguous and end with its last entry; an entry stays until the disk has it (its
 //! call's number is at most `written`), whatever the budget; beyond the budget, what was appended first goes first.
 //!
 //! Cost: an append is O(log groups), an eviction O(log groups) an entry.
@@ -20,7 +20,7 @@ pub(crate) struct TailCache {
     oldest: BTreeSet<(u64, u64)>,
     bytes: usize,
     bytes_max: usize,
-    /// The last call that RocksDB has.
+    /// The last call that is on disk.
     written: u64,
 }
 
@@ -92,10 +92,17 @@ impl TailCache {
         });
     }
 
-    /// RocksDB has all calls up to this number: their entries may go.
+    /// All calls up to this number are on disk: their entries may go.
     pub(crate) fn written(&mut self, number: u64) {
         self.written = number;
         self.evict();
+    }
+
+    /// Forgets everything, also what is not on disk.
+    pub(crate) fn clear(&mut self) {
+        self.tails.clear();
+        self.oldest.clear();
+        self.bytes = 0;
     }
 
     /// The first index of a group that is cached, none if no entry is.
