@@ -259,7 +259,7 @@ async fn main() {
     let folder = tempfile::tempdir().unwrap();
     let mut nodes = cluster(folder.path()).await;
     let (mut leading, term) = leader(&mut nodes).await;
-    for mut other in nodes.drain(..).collect::<Vec<_>>() {
+    for mut other in std::mem::take(&mut nodes) {
         nodes.push(Node {
             shards: other.shards.clone(),
             told: mpsc::unbounded_channel().1,

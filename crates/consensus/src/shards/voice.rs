@@ -262,3 +262,168 @@ impl Voice {
         Ok(self.replica.install(bytes))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use futures::FutureExt;
+
+    use super::*;
+    use crate::raft::{Member, Membership};
+
+    /// Writes down what it is told.
+    #[derive(Default)]
+    struct Listener(Mutex<Vec<String>>);
+
+    impl Listener {
+        fn note(&self, what: String) -> BoxFuture<'static, Result<(), StorageError>> {
+            self.0.lock().push(what);
+            async { Ok(()) }.boxed()
+        }
+
+        fn heard(&self) -> Vec<String> {
+            std::mem::take(&mut *self.0.lock())
+        }
+    }
+
+    impl Replica for Listener {
+        fn position(&self) -> Result<Option<Bytes>, StorageError> {
+            Ok(None)
+        }
+
+        fn apply(&self, entries: Vec<Committed>) {
+            drop(self.note(format!("{} entries", entries.len())));
+        }
+
+        fn checkpoint(&self, _: Bytes) -> BoxFuture<'static, Result<(), StorageError>> {
+            self.note("checkpoint".into())
+        }
+
+        fn view(&self) -> BoxFuture<'static, Result<Scan, StorageError>> {
+            async { Err(StorageError::Closed) }.boxed()
+        }
+
+        fn stage(
+            &self,
+            _: Vec<(Bytes, Bytes)>,
+            _: bool,
+        ) -> BoxFuture<'static, Result<(), StorageError>> {
+            self.note("stage".into())
+        }
+
+        fn install(&self, _: Bytes) -> BoxFuture<'static, Result<(), StorageError>> {
+            self.note("install".into())
+        }
+
+        fn leadership(&self, leadership: Leadership) {
+            drop(self.note(match leadership {
+                Leadership::Leading { term } => format!("lead {term}"),
+                Leadership::Following { term, leader } => {
+                    format!("follow {:?} in {term}", leader.map(|node| node.0))
+                }
+            }));
+        }
+    }
+
+    fn leader(term: u64, node: u64) -> LeaderId {
+        LeaderId {
+            term,
+            node_id: NodeId(node),
+        }
+    }
+
+    fn voice() -> (Arc<Listener>, Voice) {
+        let listener = Arc::new(Listener::default());
+        let voice = Voice::new(NodeId(1), listener.clone(), Position::default());
+        (listener, voice)
+    }
+
+    #[test]
+    fn a_replica_leads_behind_its_first_entry_whichever_is_known_first() {
+        let own = LogId::new(leader(2, 1), 5);
+        let (listener, voice) = voice();
+        voice.heard(Some(2), 2, Some(NodeId(1)));
+        assert_eq!(
+            (voice.leading(), listener.heard()),
+            (None, vec!["follow None in 2".into()])
+        );
+        voice.apply(Vec::new(), own, None);
+        assert_eq!(voice.leading(), Some(2));
+        assert_eq!(listener.heard(), ["0 entries", "lead 2"]);
+
+        let (listener, voice) = self::voice();
+        voice.apply(Vec::new(), own, None);
+        assert_eq!(
+            voice.leading(),
+            None,
+            "an entry of an earlier life proves nothing"
+        );
+        voice.heard(Some(2), 2, Some(NodeId(1)));
+        assert_eq!(
+            listener.heard(),
+            ["0 entries", "follow None in 0", "lead 2"]
+        );
+        voice.heard(Some(2), 2, Some(NodeId(1)));
+        assert_eq!(listener.heard(), [""; 0], "it is told once");
+        // Lost and won again between two looks.
+        voice.heard(Some(4), 4, Some(NodeId(1)));
+        assert_eq!(
+            (voice.leading(), listener.heard()),
+            (None, vec!["follow None in 4".into()])
+        );
+        voice.apply(Vec::new(), LogId::new(leader(4, 1), 9), None);
+        voice.heard(None, 5, Some(NodeId(3)));
+        assert_eq!(
+            listener.heard(),
+            ["0 entries", "lead 4", "follow Some(3) in 5"]
+        );
+    }
+
+    #[test]
+    fn a_fenced_term_takes_nothing_in_and_never_leads_again() {
+        let (listener, voice) = voice();
+        voice.heard(Some(2), 2, Some(NodeId(1)));
+        voice.apply(Vec::new(), LogId::new(leader(2, 1), 0), None);
+        assert!(voice.lets_in(leader(2, 1)));
+        listener.heard();
+        voice.fence(2);
+        assert_eq!(
+            (voice.leading(), listener.heard()),
+            (None, vec!["follow None in 2".into()])
+        );
+        assert!(!voice.lets_in(leader(2, 1)) && !voice.lets_in(leader(1, 1)));
+        assert!(voice.lets_in(leader(3, 1)), "a newer term");
+        assert!(voice.lets_in(leader(2, 2)), "what another leader sends");
+        voice.heard(Some(2), 2, Some(NodeId(1)));
+        voice.apply(Vec::new(), LogId::new(leader(2, 1), 1), None);
+        assert_eq!(
+            (voice.leading(), listener.heard()),
+            (None, vec!["0 entries".into()])
+        );
+        // What was led in is fenced when it is lost.
+        voice.heard(Some(3), 3, Some(NodeId(1)));
+        voice.apply(Vec::new(), LogId::new(leader(3, 1), 2), None);
+        assert_eq!(voice.leading(), Some(3));
+        voice.heard(None, 4, None);
+        assert!(!voice.lets_in(leader(3, 1)));
+    }
+
+    #[test]
+    fn positions_read_back_and_cuts_are_refused() {
+        let members: BTreeMap<_, _> = [(NodeId(1), Member::default())].into();
+        let membership = Membership::new(vec![[NodeId(1)].into()], members).unwrap();
+        let at = LogId::new(leader(2, 1), 7);
+        let position = Position {
+            applied: Some(LogId::new(leader(3, 2), 9)),
+            membership: StoredMembership::new(Some(at), membership),
+        };
+        let bytes = position.encode().unwrap();
+        let back = Position::decode(&bytes).unwrap();
+        assert_eq!(back.applied, position.applied);
+        assert_eq!(back.membership, position.membership);
+        for cut in 0..bytes.len() {
+            assert!(Position::decode(&bytes[..cut]).is_err(), "cut to {cut}");
+        }
+    }
+}

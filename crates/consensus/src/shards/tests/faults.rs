@@ -90,14 +90,14 @@ async fn run(seed: u64) -> (usize, u64) {
 #[tokio::test(start_paused = true)]
 async fn all_apply_the_same_and_of_each_term_a_beginning() {
     let (mut applied, mut lost) = (0, 0);
-    for seed in 1..=8 {
+    for seed in 1..=5 {
         let (more, less) = run(seed).await;
         applied += more;
         lost += less;
     }
     println!("{applied} entries applied, {lost} lost");
     assert!(
-        applied > 1_500 && lost > 30,
+        applied > 1_000 && lost > 10,
         "nothing was tested: {applied} applied, {lost} lost"
     );
 }
