@@ -12,7 +12,7 @@ use crate::Settings;
 use crate::database::Database;
 
 /// The folder of the Raft logs, within the engine's.
-const LOG_FOLDER: &str = "log";
+const LOG_FOLDER: &str = "raft-log";
 
 /// A node's storage in one folder. Keep it as long as its logs and state are in use: dropping it closes it.
 pub struct RocksStorage {
