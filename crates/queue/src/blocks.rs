@@ -53,6 +53,14 @@ impl Blocks {
             .map(|b| (self.first + self.list.len() as u64 - 1, &b.bytes))
     }
 
+    /// How many messages lie in a block.
+    pub(crate) fn live(&self, number: BlockNumber) -> u32 {
+        number
+            .checked_sub(self.first)
+            .and_then(|i| self.list.get(i as usize))
+            .map_or(0, |b| b.live)
+    }
+
     /// Puts other bytes in a block's place (the messages' offsets are the caller's to mend).
     pub(crate) fn replace(&mut self, number: BlockNumber, bytes: Bytes) {
         if let Some(block) = number

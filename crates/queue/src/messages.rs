@@ -241,9 +241,19 @@ impl Messages {
         if bytes.as_ptr() != block.as_ptr() {
             return;
         }
-        let mut copy = Vec::with_capacity(kept);
         let base = self.base;
         let first = from.saturating_sub(base) as usize;
+        // Messages that came in it earlier would be left with the wrong block.
+        let lie_in_it = |slots: &VecDeque<Slot>| {
+            let arrived = slots.iter().skip(first);
+            arrived
+                .filter(|s| s.block == number && s.state != State::Gone)
+                .count()
+        };
+        if self.blocks.live(number) as usize != lie_in_it(&self.slots) {
+            return;
+        }
+        let mut copy = Vec::with_capacity(kept);
         for slot in self
             .slots
             .iter_mut()

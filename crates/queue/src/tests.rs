@@ -316,6 +316,27 @@ fn a_block_of_which_little_is_kept_is_let_go() {
     assert_eq!(q.counts(), Counts::default());
 }
 
+#[test]
+fn a_block_that_comes_in_two_runs_stays_whole() {
+    let (mut q, mut out) = (Queue::new(), Out::default());
+    let mut bytes = vec![7u8; 100_000];
+    bytes[90_000] = 42;
+    let block = Bytes::from(bytes);
+    for (position, offset, len) in [(1, 0, 80_000), (2, 90_000, 10)] {
+        let record = Delivery {
+            position,
+            redelivered: false,
+            block: &block,
+            offset,
+            len,
+        };
+        q.feed(position, &record, None, &mut out);
+        q.seal(&block);
+    }
+    q.consume(id(1), subscription(0), &mut out).unwrap();
+    assert_eq!(got(&mut out), [(7, false), (42, false)]);
+}
+
 fn feed(queue: &mut Queue, position: u64, number: u8, held: Option<ConsumerId>, out: &mut Out) {
     let block = Bytes::from(vec![number]);
     let record = Delivery {

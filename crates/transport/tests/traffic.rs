@@ -30,7 +30,10 @@ async fn every_lane_keeps_its_order_both_ways() {
         }
     }
     for (from, to) in [(&a, &b), (&b, &a)] {
-        until("all has come", || to.log.messages().len() == 2_000 * Lane::ALL.len()).await;
+        until("all has come", || {
+            to.log.messages().len() == 2_000 * Lane::ALL.len()
+        })
+        .await;
         for lane in Lane::ALL {
             let got: Vec<Frame> = to
                 .log
@@ -230,7 +233,10 @@ async fn a_node_reaches_itself_in_order() {
             .filter(|(_, l, _)| *l == lane)
             .map(|(_, _, f)| u32::from_le_bytes(f.head[..].try_into().unwrap()))
             .collect();
-        assert!(got.len() >= 1_000 / Lane::ALL.len() && got.is_sorted(), "on {lane:?}: {got:?}");
+        assert!(
+            got.len() >= 1_000 / Lane::ALL.len() && got.is_sorted(),
+            "on {lane:?}: {got:?}"
+        );
     }
     assert_eq!(
         node.transport

@@ -37,7 +37,17 @@ struct Arguments {
     data_dir: Option<PathBuf>,
 }
 
+/// A task that panics leaves its part of the node's state broken: the node must not go on without it. The others take over.
+fn stop_on_panic() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        report(panic);
+        std::process::abort();
+    }));
+}
+
 fn main() -> ExitCode {
+    stop_on_panic();
     let arguments = Arguments::parse();
     let file = match &arguments.config {
         None => Ok(File::default()),
