@@ -86,6 +86,8 @@ pub struct Node {
     linked: RwLock<BTreeSet<NodeId>>,
     /// Wakes the keeper of the shards.
     keeper_kick: Notify,
+    /// Who wants to lead a shard that this node leads, and when it said so last.
+    wants: Mutex<BTreeMap<ShardId, (NodeId, tokio::time::Instant)>>,
     owners: OnceLock<CurrentOwners>,
     lanes: Vec<mpsc::UnboundedSender<LaneMessage>>,
     sessions: RwLock<BTreeMap<u64, mpsc::UnboundedSender<Inbox>>>,
@@ -137,6 +139,7 @@ impl Node {
             leaders: Leaders::default(),
             linked: RwLock::default(),
             keeper_kick: Notify::new(),
+            wants: Mutex::default(),
             owners: OnceLock::new(),
             lanes,
             sessions: RwLock::default(),
@@ -410,6 +413,14 @@ impl Node {
         }
     }
 
+    /// Whether a node has said of late that it wants to lead a shard.
+    pub(crate) fn is_wanted_by(&self, shard: ShardId, node: NodeId, within: Duration) -> bool {
+        let wants = self.wants.lock();
+        wants
+            .get(&shard)
+            .is_some_and(|(who, at)| *who == node && at.elapsed() <= within)
+    }
+
     /// Wakes the keeper of the shards.
     pub(crate) fn keeper_kick(&self) -> &Notify {
         &self.keeper_kick
@@ -461,6 +472,11 @@ impl Node {
             }
             ToNode::Reattached { shard, term } => {
                 self.to_shard(shard, ShardMessage::Reattached { node: from, term });
+            }
+            ToNode::Wants { shard } => {
+                let now = tokio::time::Instant::now();
+                self.wants.lock().insert(shard, (from, now));
+                self.keeper_kick.notify_one();
             }
         }
     }

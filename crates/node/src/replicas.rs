@@ -8,6 +8,7 @@
 use crate::hosted::{Hosted, ShardMessage};
 use crate::keep;
 use crate::node::Node;
+use crate::wire::ToNode;
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -20,6 +21,7 @@ use warren_consensus::{Committed, Leadership, Replica, ShardStatus};
 use warren_model::command::Placement;
 use warren_model::{Command, NodeId, ShardId};
 use warren_placement::REPLICAS;
+use warren_routing::Table;
 use warren_storage::{Scan, StorageError};
 
 /// How often the keeper looks around without being woken.
@@ -31,6 +33,8 @@ const COMMAND_DEADLINE: Duration = Duration::from_secs(5);
 const CAUGHT_UP: u64 = 64;
 /// How long a shard is left alone after a change that did not come about.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(2);
+/// Leadership goes to a node that has asked for it within this time.
+const WANTED_WITHIN: Duration = Duration::from_secs(1);
 /// How long an orderly hand-over may take in all.
 const HAND_OVER_DEADLINE: Duration = Duration::from_secs(3);
 
@@ -117,6 +121,7 @@ impl Keeper {
         while !keeper.node.is_stopping() {
             keeper.place().await;
             keeper.open_and_close().await;
+            keeper.ask_for_own();
             keeper.tend_led().await;
             let kick = keeper.node.keeper_kick();
             let _ = tokio::time::timeout(LOOK_AROUND, kick.notified()).await;
@@ -248,10 +253,7 @@ impl Keeper {
                 let Some(placed) = table.placement(shard) else {
                     continue;
                 };
-                let is_up = |node: &NodeId| table.node(*node).is_some_and(|known| known.up);
-                let given = table.shard_override(shard).filter(is_up);
-                let preferred = given.or_else(|| placed.replicas.iter().copied().find(is_up));
-                (placed.replicas.clone(), preferred)
+                (placed.replicas.clone(), preferred_leader(&table, shard))
             };
             if !same_nodes(&status, &placed) {
                 if let Err(error) = self.node.shards().set_replicas(shard, placed).await {
@@ -263,11 +265,37 @@ impl Keeper {
             if let Some(to) = preferred
                 && to != self.node.id()
                 && has_caught_up(&status, to)
-                && self.node.linked().contains(&to)
+                && self.node.is_wanted_by(shard, to, WANTED_WITHIN)
                 && let Err(error) = self.node.hand_shard_over(shard, to).await
             {
                 tracing::info!(shard = shard.0, %to, %error, "leadership is not handed over yet");
                 self.pause(shard);
+            }
+        }
+    }
+
+    /// Tells the leaders of shards that this node should lead, once it is linked with every node that is up: sooner, it would not hear from all of them
+    /// what their consumers hold.
+    fn ask_for_own(&self) {
+        let me = self.node.id();
+        let wanted: Vec<ShardId> = {
+            let table = self.node.metadata().table().read();
+            let linked = self.node.linked();
+            let mut up = table.nodes().filter(|n| n.up && n.id != me);
+            if !up.all(|n| linked.contains(&n.id)) {
+                return;
+            }
+            let shards = table.cluster().map_or(0, |(_, shards)| shards);
+            (0..shards)
+                .map(ShardId)
+                .filter(|shard| preferred_leader(&table, *shard) == Some(me))
+                .collect()
+        };
+        for shard in wanted {
+            if let Some(leader) = self.node.leaders().get(shard)
+                && leader.node != me
+            {
+                self.node.send_to_node(leader.node, ToNode::Wants { shard });
             }
         }
     }
@@ -282,6 +310,16 @@ impl Keeper {
             .get(&shard)
             .is_some_and(|until| Instant::now() < *until)
     }
+}
+
+/// Who should lead a shard: whom it was given to, else the first of its replicas that is up.
+fn preferred_leader(table: &Table, shard: ShardId) -> Option<NodeId> {
+    let is_up = |node: &NodeId| table.node(*node).is_some_and(|known| known.up);
+    let given = table.shard_override(shard).filter(is_up);
+    given.or_else(|| {
+        let replicas = &table.placement(shard)?.replicas;
+        replicas.iter().copied().find(is_up)
+    })
 }
 
 fn same_nodes(status: &ShardStatus, placed: &[NodeId]) -> bool {

@@ -59,12 +59,12 @@ impl Harness for Rocks {
     }
 
     fn corrupt_entry(&self, group: u64, index: u64, at: usize) {
-        let folder = self.folder.lock().join("log");
+        let folder = self.folder.lock().join("raft-log");
         corrupt_record_in(&folder, Address::Entry { group, index }, at);
     }
 
     fn corrupt_record(&self, group: u64, name: &'static str, at: usize) {
-        let folder = self.folder.lock().join("log");
+        let folder = self.folder.lock().join("raft-log");
         corrupt_record_in(&folder, Address::Record { group, name }, at);
     }
 }

@@ -32,7 +32,7 @@ fn a_lost_log_is_no_empty_log() {
     let storage = open(folder.path()).unwrap();
     (1..=100).for_each(|index| append(&storage, index));
     storage.close().unwrap();
-    for entry in std::fs::read_dir(folder.path().join("log")).unwrap() {
+    for entry in std::fs::read_dir(folder.path().join("raft-log")).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_some_and(|name| name == "segment") {
             std::fs::remove_file(path).unwrap();
@@ -41,7 +41,7 @@ fn a_lost_log_is_no_empty_log() {
     for _ in 0..2 {
         let error = open(folder.path()).err().expect("all entries are lost");
         let place = Place::Files {
-            path: folder.path().join("log"),
+            path: folder.path().join("raft-log"),
         };
         assert!(
             matches!(&error, StorageError::Corrupt { place: at, .. } if *at == place),

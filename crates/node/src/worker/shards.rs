@@ -176,7 +176,11 @@ impl Worker {
     /// This node leads from now on.
     fn lead(&mut self, shard: ShardId, term: u64) {
         self.follow(shard);
-        let mut gathering: BTreeSet<NodeId> = self.node.linked().into_iter().collect();
+        // One that is up and not linked yet may be so in a moment; one that has died is waited for in vain, but not for long.
+        let table = self.node.metadata().table().read();
+        let up = table.nodes().filter(|n| n.up).map(|n| n.id);
+        let mut gathering: BTreeSet<NodeId> = up.chain(self.node.linked()).collect();
+        drop(table);
         gathering.insert(self.node.id());
         let Some(hosted) = self.shards.get_mut(&shard) else {
             return;
