@@ -245,7 +245,7 @@ fn start_log(file: &File) {
         Level::Trace => "trace",
     };
     // The libraries below speak of their own affairs; RUST_LOG shows them.
-    let quiet = "openraft=warn,quinn=warn,quinn_proto=warn,rustls=warn,h2=warn,hyper=warn";
+    let quiet = "openraft=error,quinn=warn,quinn_proto=warn,rustls=warn,h2=warn,hyper=warn";
     let filter = EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| EnvFilter::new(format!("{level},{quiet}")));
     let builder = tracing_subscriber::fmt()
