@@ -32,6 +32,7 @@ use tokio::sync::{Notify, mpsc};
 use warren_consensus::{Hooks, Metadata, OpenError};
 use warren_consensus::{Shards, ShardsConfig};
 use warren_model::command::{PasswordHashing, Permission, Place, User};
+use warren_model::planted;
 use warren_model::{Command, Incarnation, NodeId, QueueId, QueueRef, SessionId, ShardId};
 use warren_routing::{Event, Table};
 use warren_session::Identity;
@@ -513,6 +514,9 @@ impl Node {
         session: SessionId,
         proposals: Arc<UnderWay>,
     ) -> tokio::task::JoinHandle<()> {
+        if planted!(ExclusivesKept) {
+            return self.work.clone().spawn(async {});
+        }
         let proposed = self
             .metadata()
             .propose(Command::SessionClosed { session }, COMMAND_DEADLINE);
