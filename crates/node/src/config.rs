@@ -45,6 +45,27 @@ pub struct Settings {
     pub memory_limit_bytes: u64,
     /// Users that may log in from loopback addresses only.
     pub loopback_users: Vec<String>,
+    /// How much of the shards' logs is kept.
+    pub logs: ShardLogs,
+}
+
+/// How much of a shard's log is kept. The usual sizes suit disks; a simulation takes smaller ones, so that checkpoints, purges and transfers of whole states
+/// happen within its short time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ShardLogs {
+    /// Bytes of entries between checkpoints: what a restart has to apply again.
+    pub checkpoint_bytes: u64,
+    /// Bytes of entries that a shard's log may have before old messages move to the store.
+    pub log_bytes_max: u64,
+}
+
+impl Default for ShardLogs {
+    fn default() -> Self {
+        Self {
+            checkpoint_bytes: 16 << 20,
+            log_bytes_max: 64 << 20,
+        }
+    }
 }
 
 impl Default for Settings {
@@ -54,6 +75,7 @@ impl Default for Settings {
             unroutable_wait: Duration::from_secs(5),
             memory_limit_bytes: 1 << 30,
             loopback_users: vec!["guest".into()],
+            logs: ShardLogs::default(),
         }
     }
 }

@@ -25,8 +25,9 @@ mod view;
 mod wire;
 mod worker;
 
-pub use config::{Config, Settings};
+pub use config::{Config, Settings, ShardLogs};
 pub use node::{Node, NodeError};
 pub use view::Ownership;
+pub use warren_consensus::ShardStatus;
 pub use warren_queue::Counts;
 pub use warren_session::Limits;

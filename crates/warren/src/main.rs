@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
-use warren_node::{Config, Limits, Node, Settings};
+use warren_node::{Config, Limits, Node, Settings, ShardLogs};
 use warren_storage_rocksdb::RocksStorage;
 use warren_transport::{PeerAddress, Tls, TokioNetwork};
 
@@ -46,8 +46,34 @@ fn stop_on_panic() {
     }));
 }
 
+/// Plants the bug that the environment names, if any.
+#[cfg(feature = "planted-bugs")]
+fn plant() -> Result<(), String> {
+    use warren_model::planted;
+    let Ok(name) = std::env::var("WARREN_PLANTED_BUG") else {
+        return Ok(());
+    };
+    match planted::plant(&name) {
+        Some(bug) => {
+            eprintln!("warren: WITH A PLANTED BUG: {}", bug.what());
+            Ok(())
+        }
+        None => {
+            let names: Vec<&str> = planted::Bug::ALL.iter().map(|bug| bug.name()).collect();
+            Err(format!(
+                "no bug is called '{name}'; there are: {}",
+                names.join(", ")
+            ))
+        }
+    }
+}
+
 fn main() -> ExitCode {
     stop_on_panic();
+    #[cfg(feature = "planted-bugs")]
+    if let Err(error) = plant() {
+        return fail(EX_CONFIG, &error);
+    }
     let arguments = Arguments::parse();
     let file = match &arguments.config {
         None => Ok(File::default()),
@@ -176,6 +202,7 @@ fn node_config(file: &File, tls: Tls) -> Config {
             unroutable_wait: Duration::from_millis(limits.unroutable_wait_ms),
             memory_limit_bytes: (memory_bytes() as f64 * limits.memory_watermark) as u64,
             loopback_users: limits.loopback_users.clone(),
+            logs: ShardLogs::default(),
         },
         first_user: Some(("guest".into(), "guest".into())),
     }
