@@ -168,6 +168,7 @@ impl Cluster {
                     ^ start << 56,
             ),
             settings,
+            free_disk: None,
             first_user: Some(("guest".into(), "guest".into())),
         }
     }

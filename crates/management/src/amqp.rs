@@ -371,7 +371,7 @@ impl Client {
 
     fn late(&self, what: &str) -> Error {
         let why = if self.node.alarm() {
-            "publishers are blocked: this node is low on memory"
+            "publishers are blocked: a node is low on memory or disk"
         } else {
             "the queue's owner may be out of reach"
         };

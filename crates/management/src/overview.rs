@@ -114,7 +114,8 @@ fn described(member: &NodeRecord, answering: &Node) -> Value {
         "incarnation": member.incarnation.0,
     });
     if member.id == answering.id() {
-        row["mem_alarm"] = json!(answering.alarm());
+        row["mem_alarm"] = json!(answering.low().memory);
+        row["disk_free_alarm"] = json!(answering.low().disk);
         row["queued_bytes_limit"] = json!(answering.config().settings.memory_limit_bytes);
         row["connections"] = json!(answering.session_count());
     }

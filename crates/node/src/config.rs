@@ -1,5 +1,6 @@
 //! What a node needs to be told.
 
+use crate::alarms::FreeDisk;
 use std::net::SocketAddr;
 use std::time::Duration;
 use warren_session::Limits;
@@ -28,6 +29,8 @@ pub struct Config {
     pub tls: Tls,
     /// Where randomness comes from; `None`: the system. Given in simulation.
     pub seed: Option<u64>,
+    /// Free space where the data lies; `None`: never low.
+    pub free_disk: Option<FreeDisk>,
     /// What clients may do.
     pub settings: Settings,
     /// A user that the founder makes, with all permissions in vhost `/`: name and password.
@@ -43,6 +46,8 @@ pub struct Settings {
     pub unroutable_wait: Duration,
     /// Record bytes that this node's queues may hold before publishers are blocked.
     pub memory_limit_bytes: u64,
+    /// Bytes that must be free where the data lies, else publishers are blocked.
+    pub disk_free_limit_bytes: u64,
     /// Users that may log in from loopback addresses only.
     pub loopback_users: Vec<String>,
 }
@@ -53,6 +58,7 @@ impl Default for Settings {
             limits: Limits::default(),
             unroutable_wait: Duration::from_secs(5),
             memory_limit_bytes: 1 << 30,
+            disk_free_limit_bytes: 50_000_000,
             loopback_users: vec!["guest".into()],
         }
     }

@@ -316,8 +316,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             self.read.advance(done);
             // Whole frames left over can only mean that the session waits for something that the timer or the inbox brings.
             self.held = !self.client.can_publish() && (before > done || self.session.has_backlog());
-            if self.held && self.node.alarm() {
-                self.session.set_blocked(Some("low on memory"));
+            if self.held
+                && let Some(reason) = self.node.alarm_reason()
+            {
+                self.session.set_blocked(Some(reason));
             }
             if before >= self.read_size && self.read_size < READ_MAX {
                 self.read_size *= 2;

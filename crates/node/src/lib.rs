@@ -7,6 +7,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod alarms;
 mod client;
 mod config;
 mod connection;
@@ -25,6 +26,7 @@ mod view;
 mod wire;
 mod worker;
 
+pub use alarms::{FreeDisk, Low};
 pub use config::{Config, Settings};
 pub use node::{Node, NodeError};
 pub use view::Ownership;

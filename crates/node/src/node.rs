@@ -4,6 +4,7 @@
 //! [`crate::outbox`] → session of the consumer.
 //! A declare: session → [`crate::client`] → `Metadata::propose` → applied on every node that may route → reply.
 
+use crate::alarms::{Alarms, Low};
 use crate::config::{Config, Settings};
 use crate::connection::Inbox;
 use crate::credentials::{hash_password, verify_password};
@@ -94,7 +95,8 @@ pub struct Node {
     last_session: AtomicU64,
     random: Mutex<StdRng>,
     queued_bytes: AtomicU64,
-    alarm: AtomicBool,
+    low_on_memory: AtomicBool,
+    alarms: Alarms,
     /// A reset after having been counted out is under way.
     resetting: AtomicBool,
     stopping: AtomicBool,
@@ -146,7 +148,8 @@ impl Node {
             last_session: AtomicU64::new(0),
             random: Mutex::new(random),
             queued_bytes: AtomicU64::new(0),
-            alarm: AtomicBool::new(false),
+            low_on_memory: AtomicBool::new(false),
+            alarms: Alarms::default(),
             resetting: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             work,
@@ -198,6 +201,7 @@ impl Node {
         node.shards.start(transport.clone());
         metadata.start(transport);
         node.work.spawn(Keeper::run(node.clone()));
+        node.work.spawn(crate::alarms::watch_disk(node.clone()));
         tracing::info!(node = %id, name = config.name, incarnation = incarnation.0, links = %config.bind, "node started");
         Ok(node)
     }
@@ -266,11 +270,6 @@ impl Node {
     /// Client connections.
     pub fn session_count(&self) -> usize {
         self.sessions.read().len()
-    }
-
-    /// Whether publishers are blocked.
-    pub fn alarm(&self) -> bool {
-        self.alarm.load(Ordering::Relaxed)
     }
 
     /// The session that stands for the node itself in commands.
@@ -413,6 +412,11 @@ impl Node {
         }
     }
 
+    /// This node has just begun or ceased to lead a shard: what others wanted before does not count any more.
+    pub(crate) fn forget_wants(&self, shard: ShardId) {
+        self.wants.lock().remove(&shard);
+    }
+
     /// Whether a node has said of late that it wants to lead a shard.
     pub(crate) fn is_wanted_by(&self, shard: ShardId, node: NodeId, within: Duration) -> bool {
         let wants = self.wants.lock();
@@ -473,6 +477,7 @@ impl Node {
             ToNode::Reattached { shard, term } => {
                 self.to_shard(shard, ShardMessage::Reattached { node: from, term });
             }
+            ToNode::Low { memory, disk } => self.peer_is_low(from, Some(Low { memory, disk })),
             ToNode::Wants { shard } => {
                 let now = tokio::time::Instant::now();
                 self.wants.lock().insert(shard, (from, now));
@@ -591,14 +596,14 @@ impl Node {
         }
     }
 
-    fn broadcast(&self, message: impl Fn() -> Inbox) {
+    pub(crate) fn broadcast(&self, message: impl Fn() -> Inbox) {
         for inbox in self.sessions.read().values() {
             let _ = inbox.send(message());
         }
     }
 
     /// A queue's size has changed: keeps the account, and raises or ends the alarm.
-    pub(crate) fn account(&self, before: u64, after: u64) {
+    pub(crate) fn account(self: &Arc<Self>, before: u64, after: u64) {
         let total = if after >= before {
             self.queued_bytes
                 .fetch_add(after - before, Ordering::Relaxed)
@@ -609,20 +614,20 @@ impl Node {
                 - (before - after)
         };
         let limit = self.config.settings.memory_limit_bytes;
-        if total > limit && !self.alarm.swap(true, Ordering::Relaxed) {
-            tracing::warn!(
-                bytes = total,
-                limit,
-                "memory alarm: publishers are blocked until consumers have taken messages"
-            );
-            self.broadcast(|| Inbox::Alarm(Some("low on memory".into())));
+        if total > limit && !self.low_on_memory.swap(true, Ordering::Relaxed) {
+            tracing::warn!(bytes = total, limit, "this node's queues hold too much in memory");
+            self.set_low(|low| low.memory = true);
         } else if (total as f64) < limit as f64 * ALARM_CLEAR
-            && self.alarm()
-            && self.alarm.swap(false, Ordering::Relaxed)
+            && self.low_on_memory.load(Ordering::Relaxed)
+            && self.low_on_memory.swap(false, Ordering::Relaxed)
         {
-            tracing::info!(bytes = total, limit, "memory alarm has ended");
-            self.broadcast(|| Inbox::Alarm(None));
+            tracing::info!(bytes = total, limit, "this node's queues hold less again");
+            self.set_low(|low| low.memory = false);
         }
+    }
+
+    pub(crate) fn alarms(&self) -> &Alarms {
+        &self.alarms
     }
 
     /// Sends each lane of this node a message.
@@ -782,6 +787,7 @@ impl Handler for Wiring {
             for (shard, term) in node.leaders.of(node.id) {
                 node.send_to_node(peer.node, ToNode::Leads { shard, term });
             }
+            node.tell_alarms(peer.node);
             node.keeper_kick.notify_one();
         }
     }
@@ -791,6 +797,7 @@ impl Handler for Wiring {
         node.metadata().on_link_down(peer);
         node.shards.on_link_down(peer.node);
         node.linked.write().remove(&peer.node);
+        node.peer_is_low(peer.node, None);
         // Nothing that was under way will be answered, and what the peer's sessions hold here goes back.
         node.broadcast(|| Inbox::NodeLost(peer.node));
         node.to_all_lanes(|| LaneMessage::PeerGone(peer.node, None));

@@ -169,6 +169,8 @@ pub struct LimitsSection {
     pub message_bytes_max: u64,
     /// Part of the machine's memory that queued messages may take before publishers are blocked, above 0 and at most 1.
     pub memory_watermark: f64,
+    /// Bytes that must be free where the data lies, else publishers are blocked on all nodes.
+    pub disk_free_bytes_min: u64,
     /// How long a publish waits, in milliseconds, on a node without contact to the majority before it is refused.
     pub unroutable_wait_ms: u64,
     /// Users that may connect from loopback addresses only.
@@ -183,6 +185,7 @@ impl Default for LimitsSection {
             heartbeat_s: 60,
             message_bytes_max: 16 << 20,
             memory_watermark: 0.6,
+            disk_free_bytes_min: 50_000_000,
             unroutable_wait_ms: 5_000,
             loopback_users: vec!["guest".into()],
         }

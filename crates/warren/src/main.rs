@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
-use warren_node::{Config, Limits, Node, Settings};
+use warren_node::{Config, FreeDisk, Limits, Node, Settings};
 use warren_storage_rocksdb::RocksStorage;
 use warren_transport::{PeerAddress, Tls, TokioNetwork};
 
@@ -166,6 +166,7 @@ fn node_config(file: &File, tls: Tls) -> Config {
         shards: file.cluster.shards,
         tls,
         seed: None,
+        free_disk: Some(free_disk(file.node.data_dir.clone())),
         settings: Settings {
             limits: Limits {
                 channel_max: limits.channel_max,
@@ -175,6 +176,7 @@ fn node_config(file: &File, tls: Tls) -> Config {
             },
             unroutable_wait: Duration::from_millis(limits.unroutable_wait_ms),
             memory_limit_bytes: (memory_bytes() as f64 * limits.memory_watermark) as u64,
+            disk_free_limit_bytes: limits.disk_free_bytes_min,
             loopback_users: limits.loopback_users.clone(),
         },
         first_user: Some(("guest".into(), "guest".into())),
@@ -218,6 +220,14 @@ fn alone(name: &str) -> anyhow::Result<Tls> {
         key.serialize_pem().as_bytes(),
         ca.pem().as_bytes(),
     )?)
+}
+
+/// Free space for whoever runs the server, where the data lies.
+fn free_disk(folder: PathBuf) -> FreeDisk {
+    FreeDisk::new(move || {
+        let room = rustix::fs::statvfs(&folder).ok()?;
+        Some(room.f_bavail * room.f_frsize)
+    })
 }
 
 /// The machine's memory, or 1 GiB where it cannot be told.

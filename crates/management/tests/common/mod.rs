@@ -72,6 +72,7 @@ async fn start_with(peers: &[&str], settings: Settings) -> Arc<Node> {
         tls: tls("node1"),
         seed: None,
         settings,
+        free_disk: None,
         first_user: Some(("guest".into(), "guest".into())),
     };
     Node::start(

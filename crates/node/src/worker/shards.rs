@@ -194,6 +194,7 @@ impl Worker {
         hosted.leading = Some(Leading::new(term, gathering, &hosted.state));
         self.drop_what_is_gone(shard);
         self.confirm(shard, term);
+        self.node.forget_wants(shard);
         self.node.clone().announce(shard, term);
         self.later(shard, GATHER_MAX, ShardMessage::GatherOver { term });
     }
