@@ -615,7 +615,11 @@ impl Node {
         };
         let limit = self.config.settings.memory_limit_bytes;
         if total > limit && !self.low_on_memory.swap(true, Ordering::Relaxed) {
-            tracing::warn!(bytes = total, limit, "this node's queues hold too much in memory");
+            tracing::warn!(
+                bytes = total,
+                limit,
+                "this node's queues hold too much in memory"
+            );
             self.set_low(|low| low.memory = true);
         } else if (total as f64) < limit as f64 * ALARM_CLEAR
             && self.low_on_memory.load(Ordering::Relaxed)

@@ -39,7 +39,7 @@ const RETRY_PAUSE: Duration = Duration::from_millis(50);
 const ATTACHMENT_SHIFT: u32 = 48;
 
 /// A publish to a replicated queue, or its settlement, may be under way for so long before the client is told that nobody knows what became of it.
-const OUTCOME_DEADLINE: Duration = Duration::from_secs(30);
+const OUTCOME_DEADLINE: Duration = Duration::from_secs(15);
 
 /// Where a batch goes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

@@ -15,7 +15,7 @@
 
 use super::feeder::Feeder;
 use super::{Answered, Local, Replicated, Worker, answer};
-use crate::hosted::{ENTRIES_MAX, Hosted, Leading, ShardMessage};
+use crate::hosted::{Due, ENTRIES_MAX, Hosted, Leading, ShardMessage};
 use crate::outbox::{GetSink, Outbox};
 use crate::wire::{Answer, Ask, Question, Settled, ShardBatch, ToOwner, ToSession};
 use crate::worker::LaneMessage;
@@ -524,7 +524,7 @@ impl Worker {
             let payload = leading.pending.take();
             leading
                 .under_way
-                .push_back(std::mem::take(&mut leading.answers));
+                .push_back(std::mem::take(&mut leading.due));
             // If it is refused, the lane is told next that it no longer leads.
             let _ = node.shards().propose(shard, leading.term, payload);
         }
@@ -614,7 +614,7 @@ impl Worker {
         let Some(hosted) = self.shards.get_mut(&shard) else {
             return;
         };
-        let mut in_use = Vec::new();
+        let (mut in_use, mut due) = (Vec::new(), Vec::new());
         for entry in entries {
             let Hosted {
                 state,
@@ -641,15 +641,16 @@ impl Worker {
             if let Some(leading) = &mut hosted.leading
                 && leading.term == entry.term
                 && !entry.payload.is_empty()
-                && let Some(answers) = leading.under_way.pop_front()
+                && let Some(now) = leading.under_way.pop_front()
             {
-                for (session, id, answer) in answers {
-                    self.outbox.answer(session, id, answer);
-                }
+                due.extend(now);
             }
         }
         for queue in in_use {
             self.pause_queue_as_due(queue);
+        }
+        for due in due {
+            self.fulfil(due);
         }
         if self.shards.get(&shard).is_some_and(|h| h.damaged) {
             self.follow(shard);
@@ -764,14 +765,19 @@ impl Worker {
                 if_unused,
                 if_empty,
             } => {
-                let counts = self
-                    .queues
-                    .get(&queue)
-                    .map_or_else(Counts::default, |local| self.counts_of(queue, local));
-                let Some(local) = self.queues.get_mut(&queue) else {
-                    return Answered::Now(Answer::NotHere);
+                // What is on its way through the log counts, too.
+                local.sealed = true;
+                let due = Due::Sealed {
+                    queue,
+                    session,
+                    id,
+                    if_unused,
+                    if_empty,
                 };
-                Answered::Now(super::seal(local, &counts, if_unused, if_empty))
+                if let Some(due) = leading.due_when_applied(due) {
+                    self.fulfil(due);
+                }
+                Answered::Already
             }
             Ask::Cancel { .. } | Ask::Unseal | Ask::Fence => {
                 answer(local, session, ask, id, &mut self.outbox)
@@ -904,12 +910,38 @@ impl Worker {
                 count,
             });
         }
-        leading.urgent = true;
-        if leading.pending.is_empty() {
-            return Answered::Now(Answer::Counted(purged));
+        let due = Due::Answer(session, id, Answer::Counted(purged));
+        if let Some(due) = leading.due_when_applied(due) {
+            self.fulfil(due);
         }
-        leading.answers.push((session, id, Answer::Counted(purged)));
         Answered::Already
+    }
+
+    fn fulfil(&mut self, due: Due) {
+        match due {
+            Due::Answer(session, id, answer) => self.outbox.answer(session, id, answer),
+            Due::Sealed {
+                queue,
+                session,
+                id,
+                if_unused,
+                if_empty,
+            } => {
+                let counts = self
+                    .queues
+                    .get(&queue)
+                    .map(|local| self.counts_of(queue, local));
+                let answer = match (self.queues.get_mut(&queue), counts) {
+                    (Some(local), Some(counts)) => {
+                        local.sealed = false;
+                        super::seal(local, &counts, if_unused, if_empty)
+                    }
+                    // Deleted meanwhile: there is nothing to count.
+                    (None, _) | (_, None) => Answer::Counted(0),
+                };
+                self.outbox.answer(session, id, answer);
+            }
+        }
     }
 
     /// Feeds queues whose consumers want messages.
