@@ -53,6 +53,27 @@ impl Access {
         self.at_least(Level::Monitoring, "Not monitor user")
     }
 
+    /// Whether the user may see everything.
+    pub(crate) fn is_monitor(&self) -> bool {
+        self.level >= Level::Monitoring
+    }
+
+    /// Refuses those who may not see what belongs to `user`.
+    pub(crate) fn own_or_monitor(&self, user: &str) -> Result<(), Error> {
+        if self.name == user {
+            return Ok(());
+        }
+        self.monitoring()
+    }
+
+    /// Refuses those who may not change what belongs to `user`.
+    pub(crate) fn own_or_administrator(&self, user: &str) -> Result<(), Error> {
+        if self.name == user {
+            return Ok(());
+        }
+        self.administrator()
+    }
+
     fn at_least(&self, level: Level, reason: &str) -> Result<(), Error> {
         if self.level >= level {
             Ok(())

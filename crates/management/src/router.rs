@@ -4,8 +4,8 @@ use crate::bounds::{self, Bounds};
 use crate::definitions::{export, import};
 use crate::error::Error;
 use crate::{
-    PEERS_DEADLINE, access, bindings, exchanges, messages, overview, permissions, queues, status,
-    users, vhosts,
+    PEERS_DEADLINE, access, bindings, checks, connections, exchanges, messages, overview,
+    permissions, queues, status, users, vhosts,
 };
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::StatusCode;
@@ -35,6 +35,9 @@ pub fn router(node: Arc<Node>) -> Router {
         .route("/api/routing/digest", get(status::digest))
         .route("/api/ring", get(status::ring))
         .route("/api/cluster", get(status::cluster))
+        .route("/api/extensions", get(checks::none))
+        .route("/api/feature-flags", get(checks::none))
+        .merge(health_checks())
         .route_layer(from_fn_with_state(node.clone(), access::authenticate));
     let shared = definitions()
         .route_layer(from_fn_with_state(node.clone(), current))
@@ -60,9 +63,11 @@ pub fn router(node: Arc<Node>) -> Router {
         .layer(from_fn_with_state(DEFINITIONS_DEADLINE, deadline));
     let quick = Router::new()
         .route("/api/health", get(status::health))
+        .route("/api/auth", get(checks::auth))
         .merge(own)
         .merge(shared)
         .merge(messages)
+        .merge(clients().route_layer(from_fn_with_state(node.clone(), access::log_in)))
         .layer(from_fn_with_state(REQUEST_DEADLINE, deadline));
     quick
         .merge(exports)
@@ -77,6 +82,79 @@ pub fn router(node: Arc<Node>) -> Router {
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .layer(Extension(bounds))
         .with_state(node)
+}
+
+fn health_checks() -> Router<Arc<Node>> {
+    let checks = Router::new()
+        .route("/alarms", get(checks::alarms))
+        .route("/local-alarms", get(checks::local_alarms))
+        .route(
+            "/certificate-expiration/{within}/{unit}",
+            get(checks::certificate_expiration),
+        )
+        .route("/port-listener/{port}", get(checks::port_listener))
+        .route(
+            "/protocol-listener/{*protocol}",
+            get(checks::protocol_listener),
+        )
+        .route("/virtual-hosts", get(checks::virtual_hosts))
+        .route("/node-is-quorum-critical", get(checks::quorum_critical))
+        .route(
+            "/node-is-mirror-sync-critical",
+            get(checks::mirror_sync_critical),
+        )
+        .route(
+            "/below-node-connection-limit",
+            get(checks::below_connection_limit),
+        )
+        .route("/ready-to-serve-clients", get(checks::ready))
+        .route("/is-in-service", get(checks::ready))
+        .route(
+            "/metadata-store/initialized",
+            get(checks::store_initialized),
+        )
+        .route(
+            "/metadata-store/initialized/with-data",
+            get(checks::store_with_data),
+        );
+    Router::new().nest("/api/health/checks", checks)
+}
+
+/// Client connections; what of them the user may see and close is decided for each.
+fn clients() -> Router<Arc<Node>> {
+    Router::new()
+        .route("/api/connections", get(connections::list))
+        .route(
+            "/api/connections/{name}",
+            get(connections::get).delete(connections::close),
+        )
+        .route(
+            "/api/connections/{name}/channels",
+            get(connections::channels_of_connection),
+        )
+        .route(
+            "/api/connections/username/{user}",
+            get(connections::of_user).delete(connections::close_of_user),
+        )
+        .route(
+            "/api/users/{user}/connections",
+            get(connections::of_user).delete(connections::close_of_user),
+        )
+        .route(
+            "/api/vhosts/{vhost}/connections",
+            get(connections::of_vhost),
+        )
+        .route("/api/channels", get(connections::channels))
+        .route("/api/channels/{name}", get(connections::channel_named))
+        .route(
+            "/api/vhosts/{vhost}/channels",
+            get(connections::channels_of_vhost),
+        )
+        .route("/api/consumers", get(connections::consumers))
+        .route(
+            "/api/consumers/{vhost}",
+            get(connections::consumers_of_vhost),
+        )
 }
 
 /// What is done in a session of the user's own.
@@ -97,6 +175,7 @@ fn in_sessions(node: &Node, bounds: &Bounds) -> Router<Arc<Node>> {
             "/api/queues/{vhost}/{queue}/contents",
             delete(messages::purge),
         )
+        .route("/api/aliveness-test/{vhost}", get(checks::aliveness))
         .route_layer(within(BODY_BYTES_MAX));
     publish.merge(others)
 }

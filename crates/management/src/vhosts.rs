@@ -2,7 +2,8 @@
 
 use crate::access::Access;
 use crate::error::Error;
-use crate::extract::{Body, Names};
+use crate::extract::{Body, Names, Parameters};
+use crate::listing::Listing;
 use crate::{Shared, change, check_name};
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -17,9 +18,12 @@ fn described(name: &str) -> Value {
 pub(crate) async fn list(
     State(node): Shared,
     Extension(access): Extension<Access>,
+    parameters: Parameters,
 ) -> Result<Json<Value>, Error> {
+    let listing = Listing::new(&parameters)?;
     let vhosts = access.vhosts(&node.metadata().table().read(), None)?;
-    Ok(Json(vhosts.iter().map(|name| described(name)).collect()))
+    let rows = vhosts.iter().map(|name| described(name)).collect();
+    Ok(Json(listing.of_rows(rows)?))
 }
 
 pub(crate) async fn get(

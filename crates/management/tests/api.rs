@@ -84,7 +84,7 @@ async fn a_node_tells_its_state() {
     );
     assert_eq!(
         overview["object_totals"],
-        json!({"exchanges": 6, "queues": 0, "consumers": 0})
+        json!({"connections": 0, "channels": 0, "exchanges": 6, "queues": 0, "consumers": 0})
     );
     assert_eq!(
         overview["listeners"][0],

@@ -20,6 +20,8 @@ pub struct Config {
     pub amqp: String,
     /// `host:port` of HTTP, to show to people.
     pub http: String,
+    /// Listeners beside those two, to show to people: protocol (`amqp/ssl`, `https`) and `host:port`.
+    pub listeners: Vec<(String, String)>,
     /// The nodes that the cluster is founded with, this one among them.
     pub peers: Vec<PeerAddress>,
     /// Shards of a cluster that this node founds.
@@ -45,6 +47,8 @@ pub struct Settings {
     pub memory_limit_bytes: u64,
     /// Users that may log in from loopback addresses only.
     pub loopback_users: Vec<String>,
+    /// How many logins from one address may fail a minute before its logins are refused unseen; 0: any number.
+    pub login_failures_a_minute: u32,
 }
 
 impl Default for Settings {
@@ -54,6 +58,7 @@ impl Default for Settings {
             unroutable_wait: Duration::from_secs(5),
             memory_limit_bytes: 1 << 30,
             loopback_users: vec!["guest".into()],
+            login_failures_a_minute: 0,
         }
     }
 }

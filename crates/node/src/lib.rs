@@ -7,23 +7,33 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod attempts;
 mod client;
 mod config;
 mod connection;
 mod counts;
 mod credentials;
 mod handover;
+mod meter;
 mod node;
+mod observe;
 mod outbox;
 mod owners;
 mod permissions;
+mod registry;
 mod routes;
 mod view;
 mod wire;
 mod worker;
 
 pub use config::{Config, Settings};
+pub use counts::QueueStats;
+pub use meter::{MessageStats, Rated, add_stats};
 pub use node::{Node, NodeError};
+pub use observe::{NodeInfo, Observed};
+pub use registry::{
+    Certificate, ChannelInfo, ConnectionInfo, ConsumerInfo, Detail, Live, Origin, TlsPeer,
+};
 pub use view::Ownership;
 pub use warren_queue::Counts;
 pub use warren_session::Limits;

@@ -11,6 +11,8 @@ pub(crate) struct Outbox {
     sessions: BTreeMap<SessionId, Vec<ToSession>>,
     /// The session of the latest event, and its events: deliveries come in long runs for one.
     current: Option<(SessionId, Vec<ToSession>)>,
+    /// Deliveries since somebody took the numbers, and those of them that are not the first ones.
+    delivered: (u64, u64),
 }
 
 impl Outbox {
@@ -40,6 +42,12 @@ impl Outbox {
         self.push(session, ToSession::Answer { id, answer });
     }
 
+    /// How many deliveries there were since the last call, and how many of them were redeliveries.
+    #[inline]
+    pub(crate) fn take_delivered(&mut self) -> (u64, u64) {
+        std::mem::take(&mut self.delivered)
+    }
+
     /// Takes everything, by session.
     pub(crate) fn take(&mut self) -> BTreeMap<SessionId, Vec<ToSession>> {
         let mut all = std::mem::take(&mut self.sessions);
@@ -53,6 +61,8 @@ impl Outbox {
 impl Sink for Outbox {
     #[inline]
     fn deliver(&mut self, to: ConsumerId, delivery: &Delivery<'_>) {
+        self.delivered.0 += 1;
+        self.delivered.1 += u64::from(delivery.redelivered);
         let events = self.events(to.session);
         if !matches!(events.last(), Some(ToSession::Deliveries(_))) {
             events.push(ToSession::Deliveries(Deliveries::default()));

@@ -5,6 +5,8 @@
 //! Invariant: a queue id that the table does not know is either not applied here yet (then the lane waits for it, bounded) or deleted (then what is
 //! meant for it is refused).
 
+use crate::counts::{Counted, Flow, QueueStats};
+use crate::meter::Meter;
 use crate::node::Node;
 use crate::outbox::{GetSink, Outbox};
 use crate::wire::{
@@ -16,10 +18,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use warren_model::{
-    Command, ConsumerId, Credit, Incarnation, NodeId, QueueId, QueueRef, SessionId,
+    Command, ConsumerId, Credit, Incarnation, NodeId, QueueId, QueueRef, SessionId, Settlement,
 };
-use warren_queue::{Counts, Queue};
+use warren_queue::Queue;
 
 /// Messages taken a turn: enough to batch, few enough that a session waits less than a millisecond for its turn's outcome.
 const TURN_MAX: usize = 128;
@@ -45,10 +48,7 @@ pub(crate) enum LaneMessage {
     /// This node was counted out: nothing that it holds is valid any more.
     Reset,
     /// Numbers of these queues; all that are here if none are named.
-    Counts(
-        Option<Vec<QueueId>>,
-        oneshot::Sender<Vec<(QueueId, Counts)>>,
-    ),
+    Counts(Option<Vec<QueueId>>, oneshot::Sender<Vec<Counted>>),
 }
 
 struct Local {
@@ -58,8 +58,29 @@ struct Local {
     vhost: String,
     name: String,
     auto_delete: bool,
+    meter: Meter<Flow>,
     /// A deletion is under way: publishes are refused.
     sealed: bool,
+}
+
+impl Local {
+    /// Counts the deliveries that calls for this queue have led to.
+    #[inline]
+    fn count_deliveries(&mut self, outbox: &mut Outbox) {
+        let (delivered, again) = outbox.take_delivered();
+        self.meter.now.deliver_get += delivered;
+        self.meter.now.redeliver += again;
+    }
+
+    fn counted(&mut self, id: QueueId) -> Counted {
+        let (recent, over) = self.meter.recent(Instant::now());
+        let stats = QueueStats {
+            total: self.meter.now,
+            recent,
+            over_ms: u64::try_from(over.as_millis()).unwrap_or(u64::MAX),
+        };
+        (id, self.queue.counts(), stats)
+    }
 }
 
 /// Why a queue cannot be served here.
@@ -150,12 +171,12 @@ impl Worker {
                 let counts = match ids {
                     Some(ids) => ids
                         .into_iter()
-                        .filter_map(|id| Some((id, self.queues.get(&id)?.queue.counts())))
+                        .filter_map(|id| Some(self.queues.get_mut(&id)?.counted(id)))
                         .collect(),
                     None => self
                         .queues
-                        .iter()
-                        .map(|(id, l)| (*id, l.queue.counts()))
+                        .iter_mut()
+                        .map(|(id, local)| local.counted(*id))
                         .collect(),
                 };
                 // Whoever asked may have given up.
@@ -185,6 +206,7 @@ impl Worker {
             match self.local(queue).await {
                 Ok(_) => {
                     if let Some(local) = self.queues.get_mut(&queue) {
+                        let refused_before = refused.len();
                         for (n, item) in batch.items[i..i + run].iter().enumerate() {
                             if local.sealed {
                                 refused.push((i + n) as u32);
@@ -197,6 +219,8 @@ impl Worker {
                                 );
                             }
                         }
+                        local.meter.now.publish += (run + refused_before - refused.len()) as u64;
+                        local.count_deliveries(&mut self.outbox);
                     }
                 }
                 Err(_) => refused.extend((i..i + run).map(|n| n as u32)),
@@ -242,6 +266,10 @@ impl Worker {
                 local
                     .queue
                     .settle(id, &positions, first.settlement, &mut self.outbox);
+                if first.settlement == Settlement::Accept {
+                    local.meter.now.ack += run as u64;
+                }
+                local.count_deliveries(&mut self.outbox);
                 self.touched.push(first.queue);
             }
             items = &items[run..];
@@ -271,6 +299,10 @@ impl Worker {
                 }
             }
         }
+        if let Some(local) = self.queues.get_mut(&call.queue) {
+            self.touched.push(call.queue);
+            local.count_deliveries(&mut self.outbox);
+        }
     }
 
     async fn question(&mut self, question: Question) {
@@ -287,7 +319,11 @@ impl Worker {
                     self.sessions.entry(session).or_default().insert(queue);
                 }
                 match self.queues.get_mut(&queue) {
-                    Some(local) => answer(local, session, ask, id, &mut self.outbox),
+                    Some(local) => {
+                        let answer = answer(local, session, ask, id, &mut self.outbox);
+                        local.count_deliveries(&mut self.outbox);
+                        answer
+                    }
                     None => Answered::Now(Answer::NotHere),
                 }
             }
@@ -316,10 +352,13 @@ impl Worker {
         let sessions: Vec<SessionId> = self.sessions.keys().copied().filter(|s| gone(*s)).collect();
         for session in sessions {
             for id in self.sessions.remove(&session).unwrap_or_default() {
-                if let Some(local) = self.queues.get_mut(&id)
-                    && local.queue.session_gone(session, &mut self.outbox)
-                    && local.auto_delete
-                {
+                let Some(local) = self.queues.get_mut(&id) else {
+                    continue;
+                };
+                let unused = local.queue.session_gone(session, &mut self.outbox);
+                local.count_deliveries(&mut self.outbox);
+                self.touched.push(id);
+                if unused && local.auto_delete {
                     self.delete_unused_for(session, id);
                 }
             }
@@ -411,6 +450,7 @@ impl Worker {
                             .map(|i| (i.offset, i.len, i.redelivered)),
                         &mut self.outbox,
                     );
+                    local.count_deliveries(&mut self.outbox);
                     self.touched.push(adoption.queue);
                 }
                 true
@@ -482,6 +522,7 @@ impl Worker {
             vhost: view.vhost.to_owned(),
             name: view.name.to_owned(),
             auto_delete: view.auto_delete,
+            meter: Meter::new(Instant::now()),
             sealed: false,
         };
         drop(table);
@@ -493,11 +534,16 @@ impl Worker {
         for (session, events) in self.outbox.take() {
             self.node.send_to_session(session, events);
         }
+        if self.touched.is_empty() {
+            return;
+        }
+        let now = Instant::now();
         for id in self.touched.drain(..) {
             if let Some(local) = self.queues.get_mut(&id) {
                 let bytes = local.queue.counts().bytes;
                 self.node.account(local.accounted, bytes);
                 local.accounted = bytes;
+                local.meter.tick(now);
             }
         }
     }
@@ -577,6 +623,9 @@ fn answer(
                 no_ack,
                 &mut sink,
             ) {
+                local.meter.now.deliver_get += 1;
+                let again = sink.0.items.iter().filter(|item| item.redelivered);
+                local.meter.now.redeliver += again.count() as u64;
                 Answer::Got {
                     remaining: queue.counts().ready,
                     deliveries: sink.0,

@@ -152,6 +152,7 @@ fn node_config(file: &File, tls: Tls) -> Config {
         address: own.address,
         amqp: file.amqp.listen.to_string(),
         http: file.http.listen.to_string(),
+        listeners: Vec::new(),
         peers,
         shards: file.cluster.shards,
         tls,
@@ -166,6 +167,7 @@ fn node_config(file: &File, tls: Tls) -> Config {
             unroutable_wait: Duration::from_millis(limits.unroutable_wait_ms),
             memory_limit_bytes: (memory_bytes() as f64 * limits.memory_watermark) as u64,
             loopback_users: limits.loopback_users.clone(),
+            login_failures_a_minute: 0,
         },
         first_user: Some(("guest".into(), "guest".into())),
     }

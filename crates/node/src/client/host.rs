@@ -29,6 +29,10 @@ impl Host for Client {
         self.node.authenticate(user, password, self.peer)
     }
 
+    fn admit(&mut self, user: &str) -> Result<(), String> {
+        self.node.admit(user, self.peer)
+    }
+
     fn open_vhost(&mut self, user: &str, vhost: &str) -> Result<(), Refusal> {
         let table = self.node.metadata().table().read();
         if !table.vhost_exists(vhost) {
