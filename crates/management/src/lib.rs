@@ -23,6 +23,7 @@ mod exchanges;
 mod extract;
 mod listing;
 mod messages;
+mod metrics;
 mod overview;
 mod permissions;
 mod properties;
@@ -35,7 +36,7 @@ mod users;
 mod vhosts;
 
 pub use router::router;
-pub use serve::serve;
+pub use serve::{serve, serve_with};
 
 use error::Error;
 use std::sync::Arc;

@@ -4,7 +4,7 @@ use crate::bounds::{self, Bounds};
 use crate::definitions::{export, import};
 use crate::error::Error;
 use crate::{
-    PEERS_DEADLINE, access, bindings, checks, connections, exchanges, messages, overview,
+    PEERS_DEADLINE, access, bindings, checks, connections, exchanges, messages, metrics, overview,
     permissions, queues, status, users, vhosts,
 };
 use axum::extract::{DefaultBodyLimit, Request, State};
@@ -64,6 +64,8 @@ pub fn router(node: Arc<Node>) -> Router {
     let quick = Router::new()
         .route("/api/health", get(status::health))
         .route("/api/auth", get(checks::auth))
+        .route("/metrics", get(metrics::aggregated))
+        .route("/metrics/per-object", get(metrics::per_object))
         .merge(own)
         .merge(shared)
         .merge(messages)

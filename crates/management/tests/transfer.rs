@@ -334,3 +334,26 @@ async fn many_definitions_are_imported_together_and_by_administrators_alone() {
         assert_eq!(import(&m, path, &json!({})).await.0, 401);
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dry_run_checks_everything_and_changes_nothing() {
+    let api = ready().await;
+    let definitions = json!({
+        "vhosts": [{"name": "v"}],
+        "queues": [{"name": "q", "vhost": "v", "durable": true, "auto_delete": false, "arguments": {}}],
+        "bindings": [{"source": "amq.direct", "vhost": "v", "destination": "q", "destination_type": "queue", "routing_key": "k", "arguments": {}}],
+    });
+    let before = api.get("routing/digest").await;
+    let (status, _, answer) = api.post("definitions?dry_run=true", definitions).await;
+    assert_eq!(
+        (status, answer),
+        (
+            200,
+            json!({"vhosts": 1, "users": 0, "permissions": 0, "exchanges": 0, "queues": 1, "bindings": 1})
+        )
+    );
+    let bad = json!({"bindings": [{"source": "none", "vhost": "/", "destination": "q", "destination_type": "queue", "routing_key": "k", "arguments": {}}]});
+    let (status, ..) = api.post("definitions?dry_run=true", bad).await;
+    assert_eq!(status, 400);
+    assert_eq!(before, api.get("routing/digest").await);
+}

@@ -49,6 +49,8 @@ pub struct Settings {
     pub loopback_users: Vec<String>,
     /// How many logins from one address may fail a minute before its logins are refused unseen; 0: any number.
     pub login_failures_a_minute: u32,
+    /// Queues that `/metrics/per-object` may show; 0: it shows none.
+    pub metrics_objects_max: usize,
 }
 
 impl Default for Settings {
@@ -59,6 +61,7 @@ impl Default for Settings {
             memory_limit_bytes: 1 << 30,
             loopback_users: vec!["guest".into()],
             login_failures_a_minute: 0,
+            metrics_objects_max: 0,
         }
     }
 }

@@ -95,6 +95,7 @@ pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
         timer: Box::pin(tokio::time::sleep_until(now + HANDSHAKE_DEADLINE)),
         traffic: Meter::new(now),
         reported: MessageCounts::default(),
+        reported_traffic: Traffic::default(),
         origin,
         sender,
         kill: kill.clone(),
@@ -140,6 +141,7 @@ struct Connection<S> {
     traffic: Meter<Traffic>,
     /// What the node has been told of the session's counts.
     reported: MessageCounts,
+    reported_traffic: Traffic,
     origin: Origin,
     /// What the inbox takes from.
     sender: mpsc::UnboundedSender<Inbox>,
@@ -222,6 +224,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Tells the node what the session has counted.
     fn report(&mut self) {
+        let new = self.traffic.now - self.reported_traffic;
+        if new.received + new.sent > 0 {
+            self.node.registry().count_bytes(new.received, new.sent);
+            self.reported_traffic = self.traffic.now;
+        }
         let counts = self.session.counts();
         if counts != self.reported {
             let now = Instant::now();

@@ -120,6 +120,14 @@ impl Node {
             .collect()
     }
 
+    /// Numbers of this node's own queues that are in use.
+    pub async fn own_queue_counts(&self) -> BTreeMap<QueueId, (Counts, QueueStats)> {
+        let counted = self.counts_here(None).await.into_iter();
+        counted
+            .map(|(id, counts, stats)| (id, (counts, stats)))
+            .collect()
+    }
+
     /// Counts of these queues from their owners, or of all from every node, as far as they answer before the deadline; a queue that nobody counts has no
     /// messages and consumers, or its owner did not answer: the second result names those nodes.
     pub async fn queue_counts(

@@ -30,7 +30,7 @@ pub use config::{Config, Settings};
 pub use counts::QueueStats;
 pub use meter::{MessageStats, Rated, add_stats};
 pub use node::{Node, NodeError};
-pub use observe::{NodeInfo, Observed};
+pub use observe::{LinkStatus, NodeInfo, Observed};
 pub use registry::{
     Certificate, ChannelInfo, ConnectionInfo, ConsumerInfo, Detail, Live, Origin, TlsPeer,
 };

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 use warren_model::NodeId;
-use warren_transport::{Frame, Lane, ReplyTo};
+use warren_transport::{Frame, Lane, ReplyTo, Transport};
 
 /// Connections in one answer.
 const PAGE: usize = 1000;
@@ -77,12 +77,29 @@ pub struct NodeInfo {
     pub connections_opened: u64,
     /// And closed.
     pub connections_closed: u64,
+    /// Bytes from its clients.
+    pub received_bytes: u64,
+    /// Bytes to its clients.
+    pub sent_bytes: u64,
     /// Messages of its clients.
     pub stats: MessageStats,
     /// Listeners beside those that the table shows: protocol and address.
     pub listeners: Vec<(String, String)>,
     /// Whether it may route, so that it serves clients.
     pub serves: bool,
+}
+
+/// A link to another node.
+#[derive(Clone, Debug)]
+pub struct LinkStatus {
+    /// The other node's name.
+    pub peer: String,
+    /// Round trip.
+    pub rtt: Duration,
+    /// How long it is up.
+    pub age: Duration,
+    /// Bytes that wait to be written.
+    pub queued_bytes: usize,
 }
 
 /// What nodes have said, and those that did not answer.
@@ -187,8 +204,32 @@ impl Node {
             .ok()
     }
 
-    fn process(&self) -> NodeInfo {
+    /// This node's own client connections.
+    pub async fn own_connections(&self, detail: Detail) -> Vec<ConnectionInfo> {
+        let registry = self.registry();
+        registry
+            .describe(0, usize::MAX, detail, LIVE_DEADLINE)
+            .await
+    }
+
+    /// The links to other nodes.
+    pub fn links(&self) -> Vec<LinkStatus> {
+        let links = self.transport().map_or_else(Vec::new, Transport::links);
+        links
+            .into_iter()
+            .map(|link| LinkStatus {
+                peer: link.hello.name,
+                rtt: link.rtt,
+                age: link.since.elapsed(),
+                queued_bytes: link.queued_bytes,
+            })
+            .collect()
+    }
+
+    /// This node's own process.
+    pub fn process(&self) -> NodeInfo {
         let (connections_opened, connections_closed) = self.registry().churn();
+        let (received_bytes, sent_bytes) = self.registry().traffic();
         NodeInfo {
             uptime_ms: u64::try_from(self.started().elapsed().as_millis()).unwrap_or(u64::MAX),
             os_pid: std::process::id(),
@@ -202,6 +243,8 @@ impl Node {
             connections: self.registry().len() as u64,
             connections_opened,
             connections_closed,
+            received_bytes,
+            sent_bytes,
             stats: self.message_stats(),
             listeners: self.config().listeners.clone(),
             serves: self.metadata().may_route() && !self.is_stopping(),

@@ -187,6 +187,8 @@ pub(crate) struct Registry {
     all: RwLock<BTreeMap<u64, Arc<Known>>>,
     opened: AtomicU64,
     closed: AtomicU64,
+    received: AtomicU64,
+    sent: AtomicU64,
 }
 
 impl Registry {
@@ -230,6 +232,18 @@ impl Registry {
 
     pub(crate) fn get(&self, number: u64) -> Option<Arc<Known>> {
         self.all.read().get(&number).cloned()
+    }
+
+    /// Bytes came from clients and went to them.
+    pub(crate) fn count_bytes(&self, received: u64, sent: u64) {
+        self.received.fetch_add(received, Ordering::Relaxed);
+        self.sent.fetch_add(sent, Ordering::Relaxed);
+    }
+
+    /// Bytes from clients and to them since the node started.
+    pub(crate) fn traffic(&self) -> (u64, u64) {
+        let load = |n: &AtomicU64| n.load(Ordering::Relaxed);
+        (load(&self.received), load(&self.sent))
     }
 
     /// Connections that were opened and closed since the node started.

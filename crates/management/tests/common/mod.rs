@@ -234,4 +234,25 @@ impl Api {
         api.header = Some((header.to_owned(), value.to_owned()));
         api.delete(path).await
     }
+
+    /// Status and body of a GET of a whole path.
+    pub async fn raw(&self, path: &str) -> (u16, String) {
+        let mut request = Request::builder().uri(path);
+        if let Some(authorization) = &self.authorization {
+            request = request.header("authorization", authorization);
+        }
+        let request = request.body(Body::empty()).unwrap();
+        let response = self.router.clone().oneshot(request).await.unwrap();
+        let (head, body) = response.into_parts();
+        let bytes = body.collect().await.unwrap().to_bytes();
+        let text = String::from_utf8(bytes.to_vec()).unwrap();
+        (head.status.as_u16(), text)
+    }
+
+    /// The text at a whole path.
+    pub async fn text(&self, path: &str) -> String {
+        let (status, text) = self.raw(path).await;
+        assert_eq!(status, 200, "{path}: {text}");
+        text
+    }
 }
