@@ -14,7 +14,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use warren_model::QueueId;
-use warren_node::{Counts, Detail, MessageStats, Node, QueueStats};
+use warren_node::{Counts, Detail, LinkStatus, MessageStats, Node, QueueStats};
 
 const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// Message counters: ours, RabbitMQ's since 3.9 without prefix and suffix, the one that its channels have, and what it is.
@@ -86,6 +86,9 @@ const MESSAGES: [(&str, &str, &str, &str); 11] = [
         "Messages acknowledged",
     ),
 ];
+
+/// Name, help, and where the numbers of a family of series come from.
+type Family<T, N> = (&'static str, &'static str, fn(&T) -> N);
 
 /// What is written, family by family.
 #[derive(Default)]
@@ -383,7 +386,7 @@ fn group(out: &mut Exposition, node: &Node) {
 fn links(out: &mut Exposition, node: &Node) {
     let links = node.links();
     out.gauge("warren_links", "Links to other nodes", links.len());
-    let families: [(&str, &str, fn(&warren_node::LinkStatus) -> f64); 3] = [
+    let families: [Family<LinkStatus, f64>; 3] = [
         (
             "warren_link_rtt_seconds",
             "Round trip as QUIC estimates it",
@@ -430,7 +433,7 @@ pub(crate) async fn per_object(State(node): Shared) -> Result<Response, Error> {
     }
     let mut out = Exposition::default();
     identity(&mut out, &node);
-    let gauges: [(&str, &str, fn(&Counts) -> u64); 5] = [
+    let gauges: [Family<Counts, u64>; 5] = [
         (
             "rabbitmq_queue_messages_ready",
             "Messages that wait for a consumer",

@@ -140,7 +140,7 @@ async fn what_is_exported_can_be_imported() {
     let plain = json!({"name": "plain", "vhost": "v", "durable": false, "auto_delete": false, "arguments": {"x-max-length": 3}});
     assert_eq!(*find(&export, "queues", "plain"), plain);
     assert_eq!(export["bindings"].as_array().unwrap().len(), 3, "{export}");
-    assert_eq!(export["permissions"].as_array().unwrap().len(), 2);
+    assert_eq!(export["permissions"].as_array().unwrap().len(), 3);
     assert_eq!(
         find(&export, "users", "u")["tags"],
         json!(["management", "x"])

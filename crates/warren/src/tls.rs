@@ -109,14 +109,15 @@ impl ClientTls {
     /// What the handshake has told.
     pub fn peer(&self, stream: &TlsStream<TcpStream>) -> TlsPeer {
         let (_, connection) = stream.get_ref();
-        let protocol = connection.protocol_version().map(|version| match version {
-            rustls::ProtocolVersion::TLSv1_2 => "tlsv1.2".to_owned(),
-            rustls::ProtocolVersion::TLSv1_3 => "tlsv1.3".to_owned(),
-            other => format!("{other:?}"),
-        });
+        let version = connection.protocol_version();
+        let protocol = if version == Some(rustls::ProtocolVersion::TLSv1_3) {
+            "tlsv1.3"
+        } else {
+            "tlsv1.2"
+        };
         let suite = connection.negotiated_cipher_suite();
         let mut peer = TlsPeer {
-            protocol: protocol.unwrap_or_default(),
+            protocol: protocol.to_owned(),
             cipher: suite.map_or(String::new(), |suite| format!("{:?}", suite.suite())),
             ..TlsPeer::default()
         };

@@ -146,7 +146,12 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent_and_every_command_has_an_example() {
-        fn leaves(command: &clap::Command, path: &str, found: &mut Vec<String>) {
+        fn leaves(
+            command: &clap::Command,
+            path: &str,
+            global: &[&clap::Id],
+            found: &mut Vec<String>,
+        ) {
             if command.get_subcommands().next().is_none() {
                 let help = command
                     .get_after_help()
@@ -156,16 +161,21 @@ mod tests {
                     help.contains("Example: warrenctl "),
                     "`{path}` has no example in its help"
                 );
+                // Such an argument would take the global one's value.
+                let mut own = command.get_arguments().map(clap::Arg::get_id);
+                let clash = own.find(|id| global.contains(id));
+                assert_eq!(clash, None, "`{path}` has a global option's name");
                 found.push(path.to_owned());
             }
             for sub in command.get_subcommands() {
-                leaves(sub, &format!("{path} {}", sub.get_name()), found);
+                leaves(sub, &format!("{path} {}", sub.get_name()), global, found);
             }
         }
         let command = Arguments::command();
         command.clone().debug_assert();
+        let global: Vec<_> = command.get_arguments().map(|a| a.get_id()).collect();
         let mut found = Vec::new();
-        leaves(&command, "warrenctl", &mut found);
+        leaves(&command, "warrenctl", &global, &mut found);
         assert!(
             found.contains(&"warrenctl routing explain".to_owned()),
             "{found:?}"

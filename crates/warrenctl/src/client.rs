@@ -300,14 +300,13 @@ fn tls(url: &str, ca: Option<&Path>) -> Result<TlsConfig, Failure> {
     let pem = std::fs::read(path).map_err(|error| unusable(error.to_string()))?;
     let mut roots = Vec::new();
     for item in ureq::tls::parse_pem(&pem) {
-        match item.map_err(|error| unusable(error.to_string()))? {
-            PemItem::Certificate(certificate) => roots.push(certificate),
-            _ => {
-                return Err(unusable(
-                    "there is something beside certificates in it".into(),
-                ));
-            }
-        }
+        let item = item.map_err(|error| unusable(error.to_string()))?;
+        let PemItem::Certificate(certificate) = item else {
+            return Err(unusable(
+                "there is something beside certificates in it".into(),
+            ));
+        };
+        roots.push(certificate);
     }
     if roots.is_empty() {
         return Err(unusable("there is no certificate in PEM form in it".into()));

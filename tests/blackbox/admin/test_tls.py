@@ -42,6 +42,7 @@ def test_amqps_speaks_both_versions(cluster, eventually, version, name):
     assert rows[0]["ssl_cipher"]
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_old_versions_and_plain_clients_are_refused_and_disturb_nobody(cluster):
     node = cluster[1]
     with socket.create_connection((HOST, node.amqps), 10) as sock:

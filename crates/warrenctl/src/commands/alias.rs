@@ -118,14 +118,14 @@ pub struct Columns {
     #[command(flatten)]
     vhost: Vhost,
     /// What to show.
-    columns: Vec<String>,
+    show: Vec<String>,
 }
 
 /// What to show.
 #[derive(Debug, Args)]
 pub struct AllColumns {
     /// What to show.
-    columns: Vec<String>,
+    show: Vec<String>,
 }
 
 /// A name.
@@ -237,12 +237,12 @@ pub fn run(context: &Context, command: &Command) -> Result<(), Failure> {
         Command::ListQueues(options) => listed(context, "queues", options, &["name", "messages"]),
         Command::ListExchanges(options) => listed(context, "exchanges", options, &["name", "type"]),
         Command::ListBindings(options) => {
-            let renamed: Vec<String> = options.columns.iter().map(|c| binding_column(c)).collect();
+            let renamed: Vec<String> = options.show.iter().map(|c| binding_column(c)).collect();
             let options = Columns {
                 vhost: Vhost {
                     vhost: options.vhost.vhost.clone(),
                 },
-                columns: renamed,
+                show: renamed,
             };
             let columns = [
                 "source",
@@ -255,11 +255,11 @@ pub fn run(context: &Context, command: &Command) -> Result<(), Failure> {
         }
         Command::ListConnections(options) => {
             let columns = ["user", "peer_host", "peer_port", "state"];
-            printed(context, "/api/connections", &options.columns, &columns)
+            printed(context, "/api/connections", &options.show, &columns)
         }
         Command::ListChannels(options) => {
             let columns = ["name", "user", "consumer_count", "messages_unacknowledged"];
-            let columns = chosen(&options.columns, &columns);
+            let columns = chosen(&options.show, &columns);
             channel::list(context, None, &columns)
         }
         Command::ListConsumers(Vhost { vhost }) => {
@@ -273,7 +273,7 @@ pub fn run(context: &Context, command: &Command) -> Result<(), Failure> {
             ];
             consumer::list(context, Some(vhost), &columns)
         }
-        Command::ListVhosts(options) => vhost::list(context, &chosen(&options.columns, &["name"])),
+        Command::ListVhosts(options) => vhost::list(context, &chosen(&options.show, &["name"])),
         Command::ListUsers => user::list(context, &["name", "tags"]),
         Command::ListPermissions(Vhost { vhost }) => {
             permission::of_vhost(context, vhost, &["user", "configure", "write", "read"])
@@ -342,7 +342,7 @@ fn chosen<'a>(given: &'a [String], usual: &[&'a str]) -> Vec<&'a str> {
 
 fn listed(context: &Context, kind: &str, options: &Columns, usual: &[&str]) -> Result<(), Failure> {
     let path = format!("/api/{kind}/{}", segment(&options.vhost.vhost));
-    printed(context, &path, &options.columns, usual)
+    printed(context, &path, &options.show, usual)
 }
 
 fn printed(context: &Context, path: &str, given: &[String], usual: &[&str]) -> Result<(), Failure> {

@@ -25,7 +25,7 @@ pub enum Verb {
 #[derive(Debug, clap::Args)]
 pub struct Hash {
     /// The password; without it, the first line of standard input is.
-    password: Option<String>,
+    secret: Option<String>,
     /// How it is hashed.
     #[arg(long, value_enum, default_value_t = Algorithm::Sha256)]
     algorithm: Algorithm,
@@ -43,7 +43,7 @@ pub enum Algorithm {
 /// Runs one verb.
 pub fn run(verb: &Verb) -> Result<(), Failure> {
     let Verb::Hash(options) = verb;
-    let password = match &options.password {
+    let password = match &options.secret {
         Some(password) => password.clone(),
         None => user::first_line()?,
     };
