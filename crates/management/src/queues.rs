@@ -10,6 +10,7 @@ use crate::extract::{Body, Names, Parameters};
 use crate::listing::{Chosen, Listing};
 use crate::{
     CHANGE_DEADLINE, CHUNK, PEERS_DEADLINE, Shared, arguments, change, check_name, connections,
+    policies,
 };
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -149,6 +150,8 @@ impl Counted {
             "node": owner.and_then(|owner| table.node(owner)).map(|owner| &owner.name),
             "state": "down",
         });
+        let effective = table.policy_of_queue(queue.vhost, queue.name, queue.kind);
+        policies::put_effective(&mut row, &effective);
         if owner.is_some_and(|owner| !self.silent.contains(&owner)) {
             // Of a queue that has not been used, its owner knows nothing.
             let (counts, stats) = self.counts.get(&queue.id).copied().unwrap_or_default();

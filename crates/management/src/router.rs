@@ -4,8 +4,8 @@ use crate::bounds::{self, Bounds};
 use crate::definitions::{export, import};
 use crate::error::Error;
 use crate::{
-    PEERS_DEADLINE, access, bindings, checks, connections, exchanges, messages, metrics, overview,
-    permissions, queues, status, users, vhosts,
+    PEERS_DEADLINE, access, bindings, checks, connections, exchanges, globals, messages, metrics,
+    overview, permissions, policies, queues, status, users, vhosts,
 };
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::StatusCode;
@@ -69,6 +69,11 @@ pub fn router(node: Arc<Node>) -> Router {
         .merge(own)
         .merge(shared)
         .merge(messages)
+        .merge(
+            policies()
+                .route_layer(from_fn_with_state(node.clone(), current))
+                .route_layer(from_fn_with_state(node.clone(), access::log_in)),
+        )
         .merge(clients().route_layer(from_fn_with_state(node.clone(), access::log_in)))
         .layer(from_fn_with_state(REQUEST_DEADLINE, deadline));
     quick
@@ -182,10 +187,33 @@ fn in_sessions(node: &Node, bounds: &Bounds) -> Router<Arc<Node>> {
     publish.merge(others)
 }
 
+/// Policies; who may make them is decided for each.
+fn policies() -> Router<Arc<Node>> {
+    let of_kind = |kind: policies::Kind| {
+        let path = kind.path();
+        Router::new()
+            .route(&format!("/api/{path}"), get(policies::list_all))
+            .route(&format!("/api/{path}/{{vhost}}"), get(policies::list))
+            .route(
+                &format!("/api/{path}/{{vhost}}/{{name}}"),
+                get(policies::get)
+                    .put(policies::put)
+                    .delete(policies::delete),
+            )
+            .layer(Extension(kind))
+    };
+    of_kind(policies::Kind::Policy).merge(of_kind(policies::Kind::Operator))
+}
+
 /// What all nodes share.
 fn definitions() -> Router<Arc<Node>> {
     Router::new()
         .route("/api/routing/explain", get(status::explain))
+        .route("/api/global-parameters", get(globals::list))
+        .route(
+            "/api/global-parameters/{name}",
+            get(globals::get).put(globals::put).delete(globals::delete),
+        )
         .route("/api/vhosts", get(vhosts::list))
         .route(
             "/api/vhosts/{vhost}",

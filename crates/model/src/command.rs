@@ -96,6 +96,65 @@ pub enum Command {
         /// Its new owner; must be up.
         to: NodeId,
     },
+    /// Creates or replaces a policy or an operator policy. What it applies to follows at once.
+    PutPolicy(Policy),
+    /// Takes a policy away. One that is not there is fine.
+    DeletePolicy {
+        /// Virtual host.
+        vhost: String,
+        /// Whether it is an operator policy.
+        operator: bool,
+        /// Name.
+        name: String,
+    },
+    /// Creates or replaces a global parameter.
+    PutGlobalParameter {
+        /// Name.
+        name: String,
+        /// JSON.
+        value: String,
+    },
+    /// Takes a global parameter away. One that is not there is fine.
+    DeleteGlobalParameter {
+        /// Name.
+        name: String,
+    },
+}
+
+/// A policy: arguments for all queues and exchanges of a virtual host whose names match. Its name is unique among those of its kind in the virtual host.
+#[derive(Archive, Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
+pub struct Policy {
+    /// Virtual host.
+    pub vhost: String,
+    /// Whether it is an operator policy, which bounds what policies may set.
+    pub operator: bool,
+    /// Name.
+    pub name: String,
+    /// Regular expression over names.
+    pub pattern: String,
+    /// What it applies to.
+    pub apply_to: ApplyTo,
+    /// Of several that match the one with the greatest priority applies.
+    pub priority: i64,
+    /// Raw field table entries.
+    pub definition: Vec<u8>,
+}
+
+/// What a policy applies to.
+#[derive(Archive, Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ApplyTo {
+    /// Queues and exchanges.
+    All,
+    /// Exchanges.
+    Exchanges,
+    /// Queues of all types.
+    Queues,
+    /// Queues of type classic.
+    ClassicQueues,
+    /// Queues of type quorum.
+    QuorumQueues,
+    /// Streams.
+    Streams,
 }
 
 /// A node's incarnation comes into service.

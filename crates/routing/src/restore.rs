@@ -49,6 +49,8 @@ impl Table {
             .chain(vhosts)
             .chain(permissions)
             .chain(self.definitions())
+            .chain(self.policy_records())
+            .chain(self.global_records())
     }
 
     fn definitions(&self) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> + '_ {
@@ -174,6 +176,8 @@ impl Table {
                 Ok(())
             }
             Record::Binding(binding) => self.load_binding(&binding).map_err(unfit),
+            Record::Policy(policy) => self.load_policy(policy).map_err(unfit),
+            Record::Global { name, value } => twice(self.globals.insert(name, value).is_some()),
         }
     }
 

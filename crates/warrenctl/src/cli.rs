@@ -4,7 +4,8 @@ use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::commands::{
     alias, binding, channel, check, cluster, completions, connection, consumer, definitions,
-    exchange, message, node, password, permission, queue, ring, routing, user, vhost,
+    exchange, message, node, parameter, password, permission, policy, queue, ring, routing, user,
+    vhost,
 };
 
 /// Look at and administer a Warren cluster through the HTTP API of any of its nodes.
@@ -108,6 +109,15 @@ pub enum Noun {
     /// What users may do in virtual hosts.
     #[command(subcommand)]
     Permission(permission::Verb),
+    /// Arguments for all queues and exchanges whose names match.
+    #[command(subcommand)]
+    Policy(policy::Verb),
+    /// Bounds that operators set to policies.
+    #[command(subcommand)]
+    OperatorPolicy(policy::Verb),
+    /// Global parameters.
+    #[command(subcommand)]
+    Parameter(parameter::Verb),
     /// Client connections.
     #[command(subcommand)]
     Connection(connection::Verb),

@@ -265,6 +265,56 @@ def test_rabbitmqctls_commands(cluster):
     run("ping")
 
 
+def test_policies_apply_at_once_on_every_node(cluster, vhost):
+    run, inside = cluster.run, ("--vhost", vhost)
+    run("exchange", "declare", "events", *inside)
+    run("exchange", "declare", "lost", "--type", "fanout", *inside)
+    run("queue", "declare", "q", *inside)
+    run("binding", "declare", "lost", "q", *inside)
+    publish = ("message", "publish", "--exchange", "events", "--key", "k", "--payload", "x", *inside)
+    assert run(*publish, check=False).returncode == DATA
+    run("policy", "declare", "p", "--pattern", "^ev", "--apply-to", "exchanges", "--priority", "-1", "--set", "alternate-exchange=lost", *inside, node=2)
+    for node in (1, 2, 3):
+        run(*publish, node=node)
+    assert listed(cluster, "exchange", "show", "events", *inside, node=3)["policy"] == "p"
+    assert listed(cluster, "policy", "show", "p", *inside)["priority"] == -1
+    assert names(listed(cluster, "policy", "list", *inside)) == ["p"]
+    run("operator-policy", "declare", "o", "--pattern", ".*", "--apply-to", "queues", "--set", "max-length=5", *inside)
+    assert listed(cluster, "queue", "show", "q", *inside)["effective_policy_definition"] == {"max-length": 5}
+    assert names(listed(cluster, "operator-policy", "list")) == ["o"]
+    run("operator-policy", "delete", "o", "--yes", *inside)
+    run("policy", "delete", "p", "--yes", *inside)
+    assert run(*publish, node=3, check=False).returncode == DATA
+    for wrong in (("--set", "nonsense=1"), ("--set", "max-length=many"), ("--pattern", "(", "--set", "max-length=1")):
+        pattern = () if "--pattern" in wrong else ("--pattern", "a")
+        assert run("policy", "declare", "w", *pattern, *wrong, *inside, check=False).returncode == DATA
+    assert run("policy", "delete", "none", "--yes", *inside, check=False).returncode == DATA
+    assert run("policy", "show", "none", *inside, check=False).returncode == DATA
+    assert run("policy", "declare", "w", "--pattern", "a", *inside, check=False).returncode == USAGE
+
+    run("set_policy", "-p", vhost, "--apply-to", "exchanges", "a", "^ev", '{"alternate-exchange": "lost"}')
+    run(*publish)
+    assert names(listed(cluster, "list_policies", "-p", vhost)) == ["a"]
+    run("set_operator_policy", "-p", vhost, "b", ".*", '{"expires": 100000}')
+    assert names(listed(cluster, "list_operator_policies", "-p", vhost)) == ["b"]
+    run("clear_operator_policy", "-p", vhost, "b")
+    run("clear_policy", "-p", vhost, "a")
+    assert run("clear_policy", "-p", vhost, "a", check=False).returncode == DATA
+    assert run("set_policy", "-p", vhost, "a", "^ev", "{", check=False).returncode == USAGE
+
+
+def test_global_parameters(cluster):
+    cluster.run("parameter", "set", "owner", '{"team": "orders"}')
+    assert listed(cluster, "parameter", "show", "owner", node=2)["value"] == {"team": "orders"}
+    assert "owner" in names(listed(cluster, "parameter", "list"))
+    cluster.run("parameter", "clear", "owner", "--yes")
+    assert cluster.run("parameter", "show", "owner", check=False).returncode == DATA
+    cluster.run("set_global_parameter", "owner", "5")
+    assert listed(cluster, "list_global_parameters")[0]["value"] == 5
+    cluster.run("clear_global_parameter", "owner")
+    assert cluster.run("clear_global_parameter", "owner", check=False).returncode == DATA
+
+
 def test_definitions_by_rabbitmqctls_names(cluster, tmp_path):
     file = tmp_path / "d.json"
     cluster.run("export_definitions", str(file))

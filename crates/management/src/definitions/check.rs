@@ -175,6 +175,7 @@ fn commands(definitions: &Definitions, session: SessionId) -> Vec<Command> {
         )
         .chain(queues.map(|queue| Command::DeclareQueue(queue.at(SHARD, session))))
         .chain(definitions.bindings.iter().cloned().map(Command::Bind))
+        .chain(definitions.policies.iter().cloned().map(Command::PutPolicy))
         .collect()
 }
 
@@ -200,6 +201,9 @@ fn described(command: &Command) -> String {
                 binding.source, binding.vhost
             )
         }
+        Command::PutPolicy(policy) => {
+            format!("policy '{}' in vhost '{}'", policy.name, policy.vhost)
+        }
         Command::FoundCluster { .. }
         | Command::NodeUp(_)
         | Command::NodeDown { .. }
@@ -211,6 +215,9 @@ fn described(command: &Command) -> String {
         | Command::DeleteQueue { .. }
         | Command::Unbind(_)
         | Command::SessionClosed { .. }
-        | Command::MoveShard { .. } => format!("{command:?}"),
+        | Command::MoveShard { .. }
+        | Command::DeletePolicy { .. }
+        | Command::PutGlobalParameter { .. }
+        | Command::DeleteGlobalParameter { .. } => format!("{command:?}"),
     }
 }

@@ -87,6 +87,8 @@ fn counted(definitions: &Definitions) -> Value {
         "exchanges": definitions.exchanges.len(),
         "queues": definitions.queues.len(),
         "bindings": definitions.bindings.len(),
+        "policies": definitions.policies.len(),
+        "global_parameters": definitions.globals.len(),
     })
 }
 
@@ -98,6 +100,8 @@ async fn carry_out(node: &Node, definitions: Definitions) -> Result<(), Error> {
         exchanges,
         queues,
         bindings,
+        policies,
+        globals,
     } = definitions;
     let put_vhost = |name| Command::PutVhost { name };
     propose(node, vhosts.into_iter().map(put_vhost).collect()).await?;
@@ -110,7 +114,10 @@ async fn carry_out(node: &Node, definitions: Definitions) -> Result<(), Error> {
         let declared = chunk.iter().map(|queue| queues::declare(node, queue));
         all_well(join_all(declared).await)?;
     }
-    propose(node, bindings.into_iter().map(Command::Bind).collect()).await
+    propose(node, bindings.into_iter().map(Command::Bind).collect()).await?;
+    let put_global = |(name, value)| Command::PutGlobalParameter { name, value };
+    propose(node, globals.into_iter().map(put_global).collect()).await?;
+    propose(node, policies.into_iter().map(Command::PutPolicy).collect()).await
 }
 
 async fn propose(node: &Node, commands: Vec<Command>) -> Result<(), Error> {

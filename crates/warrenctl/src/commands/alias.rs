@@ -6,8 +6,8 @@ use clap::{Args, Subcommand};
 
 use super::listing::InVhost;
 use super::{
-    Context, channel, check, cluster, connection, consumer, definitions, permission, queue, user,
-    vhost,
+    Context, channel, check, cluster, connection, consumer, definitions, parameter, permission,
+    policy, queue, user, vhost,
 };
 use crate::client::segment;
 use crate::failure::Failure;
@@ -73,6 +73,37 @@ pub enum Command {
     /// Take a user's permissions away.
     #[command(after_help = "Example: warrenctl clear_permissions -p shop alice")]
     ClearPermissions(UserInVhost),
+    /// List policies.
+    #[command(after_help = "Example: warrenctl list_policies -p /")]
+    ListPolicies(Vhost),
+    /// Make or replace a policy.
+    #[command(
+        after_help = "Example: warrenctl set_policy -p / --apply-to exchanges lost '^events' '{\"alternate-exchange\": \"lost\"}'"
+    )]
+    SetPolicy(SetPolicy),
+    /// Take a policy away.
+    #[command(after_help = "Example: warrenctl clear_policy -p / lost")]
+    ClearPolicy(UserInVhost),
+    /// List operator policies.
+    #[command(after_help = "Example: warrenctl list_operator_policies -p /")]
+    ListOperatorPolicies(Vhost),
+    /// Make or replace an operator policy.
+    #[command(
+        after_help = "Example: warrenctl set_operator_policy -p / --apply-to queues short '.*' '{\"max-length\": 1000}'"
+    )]
+    SetOperatorPolicy(SetPolicy),
+    /// Take an operator policy away.
+    #[command(after_help = "Example: warrenctl clear_operator_policy -p / short")]
+    ClearOperatorPolicy(UserInVhost),
+    /// List global parameters.
+    #[command(after_help = "Example: warrenctl list_global_parameters")]
+    ListGlobalParameters,
+    /// Set a global parameter.
+    #[command(after_help = "Example: warrenctl set_global_parameter owner '\"orders\"'")]
+    SetGlobalParameter(parameter::Set),
+    /// Take a global parameter away.
+    #[command(after_help = "Example: warrenctl clear_global_parameter owner")]
+    ClearGlobalParameter(Name),
     /// Take all messages out of a queue.
     #[command(after_help = "Example: warrenctl purge_queue -p / orders")]
     PurgeQueue(QueueInVhost),
@@ -153,12 +184,32 @@ pub struct Tags {
     tags: Vec<String>,
 }
 
-/// A user in a virtual host.
+/// A policy.
+#[derive(Debug, Args)]
+pub struct SetPolicy {
+    #[command(flatten)]
+    vhost: Vhost,
+    /// Of several that match the one with the greatest priority applies.
+    #[arg(long, default_value_t = 0, allow_hyphen_values = true)]
+    priority: i64,
+    /// What it applies to.
+    #[arg(long, default_value = "all")]
+    apply_to: String,
+    /// Its name.
+    name: String,
+    /// Regular expression over names.
+    pattern: String,
+    /// What it sets, in JSON.
+    #[arg(value_parser = parameter::json_value)]
+    definition: serde_json::Value,
+}
+
+/// A user or a policy in a virtual host.
 #[derive(Debug, Args)]
 pub struct UserInVhost {
     #[command(flatten)]
     vhost: Vhost,
-    /// The user.
+    /// Its name.
     name: String,
 }
 
@@ -298,6 +349,23 @@ pub fn run(context: &Context, command: &Command) -> Result<(), Failure> {
         Command::ClearPermissions(UserInVhost { vhost, name }) => {
             permission::clear(context, name, &vhost.vhost)
         }
+        Command::ListPolicies(Vhost { vhost }) => {
+            policy::list(context, policy::Kind::Policy, Some(vhost))
+        }
+        Command::SetPolicy(options) => set_policy(context, policy::Kind::Policy, options),
+        Command::ClearPolicy(UserInVhost { vhost, name }) => {
+            policy::delete(context, policy::Kind::Policy, &in_vhost(vhost, name))
+        }
+        Command::ListOperatorPolicies(Vhost { vhost }) => {
+            policy::list(context, policy::Kind::Operator, Some(vhost))
+        }
+        Command::SetOperatorPolicy(options) => set_policy(context, policy::Kind::Operator, options),
+        Command::ClearOperatorPolicy(UserInVhost { vhost, name }) => {
+            policy::delete(context, policy::Kind::Operator, &in_vhost(vhost, name))
+        }
+        Command::ListGlobalParameters => parameter::list(context),
+        Command::SetGlobalParameter(options) => parameter::set(context, options),
+        Command::ClearGlobalParameter(Name { name }) => parameter::clear(context, name),
         Command::PurgeQueue(options) => queue::purge(context, &options.into()),
         Command::DeleteQueue(options) => {
             let queue = (&options.queue).into();
@@ -319,6 +387,24 @@ pub fn run(context: &Context, command: &Command) -> Result<(), Failure> {
         Command::Status => status(context),
         Command::Ping => check::run(context, &check::Options::of("ready-to-serve-clients")),
     }
+}
+
+fn in_vhost(vhost: &Vhost, name: &str) -> InVhost {
+    InVhost {
+        name: name.to_owned(),
+        vhost: vhost.vhost.clone(),
+    }
+}
+
+fn set_policy(context: &Context, kind: policy::Kind, options: &SetPolicy) -> Result<(), Failure> {
+    let body = serde_json::json!({
+        "pattern": options.pattern,
+        "apply-to": options.apply_to,
+        "priority": options.priority,
+        "definition": options.definition,
+    });
+    let policy = in_vhost(&options.vhost, &options.name);
+    policy::put(context, kind, &policy, &body)
 }
 
 /// rabbitmqctl's names of the ends of bindings.

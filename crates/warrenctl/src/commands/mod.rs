@@ -14,8 +14,10 @@ pub mod exchange;
 mod listing;
 pub mod message;
 pub mod node;
+pub mod parameter;
 pub mod password;
 pub mod permission;
+pub mod policy;
 pub mod queue;
 pub mod ring;
 pub mod routing;
@@ -135,6 +137,9 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         Noun::Vhost(verb) => vhost::run(&context, verb),
         Noun::User(verb) => user::run(&context, verb),
         Noun::Permission(verb) => permission::run(&context, verb),
+        Noun::Policy(verb) => policy::run(&context, policy::Kind::Policy, verb),
+        Noun::OperatorPolicy(verb) => policy::run(&context, policy::Kind::Operator, verb),
+        Noun::Parameter(verb) => parameter::run(&context, verb),
         Noun::Connection(verb) => connection::run(&context, verb),
         Noun::Channel(verb) => channel::run(&context, verb),
         Noun::Consumer(verb) => consumer::run(&context, verb),
