@@ -34,6 +34,7 @@ mod router;
 mod serve;
 mod stats;
 mod status;
+mod topic_permissions;
 mod users;
 mod vhosts;
 

@@ -142,7 +142,12 @@ fn none(vhost: &str, user: &str) -> Error {
     ))
 }
 
-fn check_ends(table: &Table, vhost: Option<&str>, user: Option<&str>) -> Result<(), Error> {
+/// Refuses a virtual host or a user that does not exist.
+pub(crate) fn check_ends(
+    table: &Table,
+    vhost: Option<&str>,
+    user: Option<&str>,
+) -> Result<(), Error> {
     if let Some(vhost) = vhost.filter(|vhost| !table.vhost_exists(vhost)) {
         return Err(Error::not_found(format!("vhost '{vhost}' not found")));
     }

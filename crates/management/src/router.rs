@@ -5,7 +5,7 @@ use crate::definitions::{export, import};
 use crate::error::Error;
 use crate::{
     PEERS_DEADLINE, access, bindings, checks, connections, exchanges, globals, messages, metrics,
-    overview, permissions, policies, queues, status, users, vhosts,
+    overview, permissions, policies, queues, status, topic_permissions, users, vhosts,
 };
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::StatusCode;
@@ -229,6 +229,21 @@ fn definitions() -> Router<Arc<Node>> {
             get(users::get).put(users::put).delete(users::delete),
         )
         .route("/api/users/{user}/permissions", get(permissions::of_user))
+        .route(
+            "/api/users/{user}/topic-permissions",
+            get(topic_permissions::of_user),
+        )
+        .route(
+            "/api/vhosts/{vhost}/topic-permissions",
+            get(topic_permissions::of_vhost),
+        )
+        .route("/api/topic-permissions", get(topic_permissions::list))
+        .route(
+            "/api/topic-permissions/{vhost}/{user}",
+            get(topic_permissions::get)
+                .put(topic_permissions::put)
+                .delete(topic_permissions::delete),
+        )
         .route("/api/permissions", get(permissions::list))
         .route(
             "/api/permissions/{vhost}/{user}",

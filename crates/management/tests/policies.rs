@@ -1,4 +1,4 @@
-//! Policies, operator policies and global parameters over HTTP, against a real node.
+//! Policies, operator policies, global parameters and topic permissions over HTTP, against a real node.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod common;
@@ -242,4 +242,64 @@ async fn policies_go_out_and_come_back() {
         let (status, _, answer) = api.post("definitions", bad.clone()).await;
         assert_eq!(status, 400, "{bad}: {answer}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn topic_permissions_decide_which_keys_a_user_may_use() {
+    let api = ready().await;
+    let user = json!({"password": "p", "tags": "management"});
+    assert_eq!(api.put("users/u.x", user).await, 201);
+    let all = json!({"configure": ".*", "write": ".*", "read": ".*"});
+    assert_eq!(api.put("permissions/%2F/u.x", all).await, 201);
+    let u = api.user("u.x", "p");
+    let publish = |exchange: &'static str, key: &'static str| {
+        let u = u.clone();
+        async move {
+            let body = json!({"properties": {}, "routing_key": key, "payload": "", "payload_encoding": "string"});
+            let path = format!("exchanges/%2F/{exchange}/publish");
+            u.post(&path, body).await.0
+        }
+    };
+    assert_eq!(publish("amq.topic", "k").await, 200);
+    let permission = json!({"exchange": "amq.topic", "write": r"^{username}\.", "read": "^b"});
+    let path = "topic-permissions/%2F/u.x";
+    assert_eq!(api.put(path, permission.clone()).await, 201);
+    assert_eq!(api.put(path, permission.clone()).await, 204);
+    assert_eq!(publish("amq.topic", "k").await, 401);
+    assert_eq!(publish("amq.topic", "uyx.k").await, 401, "a name is text");
+    assert_eq!(publish("amq.topic", "u.x.k").await, 200);
+    assert_eq!(publish("amq.direct", "k").await, 200, "no topic exchange");
+
+    let mut row = permission.clone();
+    row["user"] = json!("u.x");
+    row["vhost"] = json!("/");
+    for path in [
+        path,
+        "topic-permissions",
+        "users/u.x/topic-permissions",
+        "vhosts/%2F/topic-permissions",
+    ] {
+        assert_eq!(api.get(path).await, json!([row]), "{path}");
+        assert_eq!(u.try_get(path).await.0, 401, "{path}");
+    }
+    let export = api.get("definitions").await;
+    assert_eq!(export["topic_permissions"], json!([row]));
+    assert_eq!(u.put(path, permission.clone()).await, 401);
+    assert_eq!(u.delete(path).await, 401);
+    assert_eq!(
+        api.put("topic-permissions/%2F/none", permission.clone())
+            .await,
+        404
+    );
+    assert_eq!(api.put("topic-permissions/none/u.x", permission).await, 404);
+    let bad = json!({"exchange": "amq.topic", "write": "(", "read": ""});
+    api.refused(path, bad).await;
+    api.refused(path, json!({"write": "", "read": ""})).await;
+
+    assert_eq!(api.delete(&format!("{path}?exchange=other")).await, 204);
+    assert_eq!(publish("amq.topic", "k").await, 401);
+    assert_eq!(api.delete(path).await, 204);
+    assert_eq!(publish("amq.topic", "k").await, 200);
+    assert_eq!(api.post("definitions", export).await.0, 204);
+    assert_eq!(publish("amq.topic", "k").await, 401, "it is back");
 }

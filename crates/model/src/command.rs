@@ -119,6 +119,33 @@ pub enum Command {
         /// Name.
         name: String,
     },
+    /// Creates or replaces what routing keys a user may use with a topic exchange.
+    SetTopicPermission(TopicPermission),
+    /// Takes topic permissions of a user in a virtual host away.
+    ClearTopicPermissions {
+        /// The user.
+        user: String,
+        /// The virtual host.
+        vhost: String,
+        /// Of this exchange; of all if none is named.
+        exchange: Option<String>,
+    },
+}
+
+/// What routing keys a user may use with one topic exchange; without such a record, any. Patterns are regular expressions in which `{username}` and
+/// `{vhost}` stand for what they say.
+#[derive(Archive, Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
+pub struct TopicPermission {
+    /// The user.
+    pub user: String,
+    /// The virtual host.
+    pub vhost: String,
+    /// The exchange, which need not exist.
+    pub exchange: String,
+    /// Routing keys that may be published with.
+    pub write: String,
+    /// Binding keys that may be bound with.
+    pub read: String,
 }
 
 /// A policy: arguments for all queues and exchanges of a virtual host whose names match. Its name is unique among those of its kind in the virtual host.

@@ -73,6 +73,7 @@ impl Table {
                 &record::permission_value(&permission),
             );
         }
+        self.drop_topic_permissions(Some(name), None, applied);
         applied.events.push(Event::UserChanged {
             name: name.to_owned(),
         });

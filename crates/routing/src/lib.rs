@@ -37,6 +37,7 @@ mod route;
 mod slab;
 mod table;
 mod text;
+mod topic_permissions;
 mod view;
 
 pub use apply::{Applied, Change, Event};

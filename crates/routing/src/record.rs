@@ -6,7 +6,9 @@
 //! The digest is taken over these bytes, so a record has exactly one form.
 
 use std::borrow::Cow;
-use warren_model::command::{ApplyTo, PasswordHashing, Permission, Place, Policy, User};
+use warren_model::command::{
+    ApplyTo, PasswordHashing, Permission, Place, Policy, TopicPermission, User,
+};
 use warren_model::{Incarnation, NodeId, QueueId, SessionId, ShardId};
 
 use crate::members::NodeRecord;
@@ -28,6 +30,7 @@ pub(crate) mod kind {
     pub const BINDING: u8 = 10;
     pub const POLICY: u8 = 11;
     pub const GLOBAL: u8 = 12;
+    pub const TOPIC_PERMISSION: u8 = 13;
 }
 
 /// Records that do not make a table: written by a newer release, damaged, or not a complete set.
@@ -93,6 +96,7 @@ pub(crate) enum Record<'a> {
         name: String,
         value: String,
     },
+    TopicPermission(TopicPermission),
 }
 
 #[derive(Clone, Copy)]
@@ -292,6 +296,18 @@ pub(crate) fn policy_value(policy: &Policy) -> Vec<u8> {
     out
 }
 
+pub(crate) fn topic_permission_key(user: &str, vhost: &str, exchange: &str) -> Vec<u8> {
+    key(kind::TOPIC_PERMISSION, &[user, vhost, exchange])
+}
+
+pub(crate) fn topic_permission_value(permission: &TopicPermission) -> Vec<u8> {
+    let mut out = vec![VERSION];
+    for pattern in [&permission.write, &permission.read] {
+        put_sized(&mut out, pattern.as_bytes());
+    }
+    out
+}
+
 pub(crate) fn global_key(name: &str) -> Vec<u8> {
     key(kind::GLOBAL, &[name])
 }
@@ -398,6 +414,13 @@ fn read<'a>(k: &mut Reader<'a>, v: &mut Reader<'a>) -> Option<Record<'a>> {
             arguments: k.name()?,
         }),
         kind::POLICY => Record::Policy(read_policy(k, v)?),
+        kind::TOPIC_PERMISSION => Record::TopicPermission(TopicPermission {
+            user: k.text()?.into_owned(),
+            vhost: k.text()?.into_owned(),
+            exchange: k.text()?.into_owned(),
+            write: v.sized_text()?,
+            read: v.sized_text()?,
+        }),
         kind::GLOBAL => Record::Global {
             name: k.text()?.into_owned(),
             value: v.sized_text()?,

@@ -51,6 +51,7 @@ impl Table {
             .chain(self.definitions())
             .chain(self.policy_records())
             .chain(self.global_records())
+            .chain(self.topic_permission_records())
     }
 
     fn definitions(&self) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> + '_ {
@@ -177,6 +178,7 @@ impl Table {
             }
             Record::Binding(binding) => self.load_binding(&binding).map_err(unfit),
             Record::Policy(policy) => self.load_policy(policy).map_err(unfit),
+            Record::TopicPermission(permission) => twice(self.load_topic_permission(permission)),
             Record::Global { name, value } => twice(self.globals.insert(name, value).is_some()),
         }
     }

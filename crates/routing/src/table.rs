@@ -11,6 +11,7 @@ use crate::policy::Policies;
 use crate::queue::Queue;
 use crate::slab::Slab;
 use crate::text;
+use crate::topic_permissions::ByExchange;
 use hashbrown::HashTable;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -32,6 +33,8 @@ pub struct Table {
     pub(crate) users: BTreeMap<String, User>,
     /// By user, then virtual host.
     pub(crate) permissions: BTreeMap<String, BTreeMap<String, Permission>>,
+    /// By user, then virtual host and exchange.
+    pub(crate) topic_permissions: BTreeMap<String, ByExchange>,
     pub(crate) globals: BTreeMap<String, String>,
     pub(crate) vhost_numbers: BTreeMap<Arc<str>, u32>,
     pub(crate) vhosts: Slab<Vhost>,

@@ -231,6 +231,63 @@ fn policies_survive_as_records_and_go_with_their_virtual_host() {
     w.check();
 }
 
+#[test]
+fn topic_permissions_are_records_that_go_with_their_user_and_virtual_host() {
+    use warren_model::command::{PasswordHashing, TopicPermission, User};
+    let mut w = World::new();
+    let user = |name: &str| {
+        Command::PutUser(User {
+            name: name.into(),
+            password_hash: vec![],
+            hashing: PasswordHashing::SaltedSha256,
+            tags: vec![],
+        })
+    };
+    let permission = |user: &str, vhost: &str, exchange: &str| {
+        Command::SetTopicPermission(TopicPermission {
+            user: user.into(),
+            vhost: vhost.into(),
+            exchange: exchange.into(),
+            write: "w".into(),
+            read: "r".into(),
+        })
+    };
+    let clear = |exchange: Option<&str>| Command::ClearTopicPermissions {
+        user: "u".into(),
+        vhost: "/".into(),
+        exchange: exchange.map(str::to_owned),
+    };
+    assert_eq!(w.refused(permission("u", "/", "x")).code, 404);
+    w.done(user("u"));
+    w.done(user("o"));
+    assert_eq!(w.refused(permission("u", "none", "x")).code, 530);
+    let empty = w.table.digest();
+    w.done(Command::PutVhost { name: "v".into() });
+    for (user, vhost, exchange) in [
+        ("u", "/", "x"),
+        ("u", "/", "y"),
+        ("u", "v", "x"),
+        ("o", "/", "x"),
+    ] {
+        w.done(permission(user, vhost, exchange));
+    }
+    let again = restored(&w);
+    assert_eq!(again.digest(), w.table.digest());
+    assert_eq!(again.topic_permissions().count(), 4);
+    w.check();
+    w.done(clear(Some("y")));
+    assert!(w.table.topic_permission("u", "/", "y").is_none());
+    assert_eq!(w.table.topic_permission("u", "/", "x").unwrap().write, "w");
+    w.done(clear(None));
+    assert_eq!(w.table.topic_permissions().count(), 2);
+    w.done(Command::DeleteVhost { name: "v".into() });
+    assert_eq!(w.table.topic_permissions().count(), 1);
+    w.done(Command::DeleteUser { name: "o".into() });
+    w.done(user("o"));
+    assert_eq!(w.table.digest(), empty, "nothing is left");
+    w.check();
+}
+
 /// A restored table routes by its policies, too.
 #[test]
 fn a_restored_table_routes_alike() {

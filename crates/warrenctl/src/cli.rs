@@ -4,8 +4,8 @@ use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::commands::{
     alias, binding, channel, check, cluster, completions, connection, consumer, definitions,
-    exchange, message, node, parameter, password, permission, policy, queue, ring, routing, user,
-    vhost,
+    exchange, message, node, parameter, password, permission, policy, queue, ring, routing,
+    topic_permission, user, vhost,
 };
 
 /// Look at and administer a Warren cluster through the HTTP API of any of its nodes.
@@ -109,6 +109,9 @@ pub enum Noun {
     /// What users may do in virtual hosts.
     #[command(subcommand)]
     Permission(permission::Verb),
+    /// Which routing keys users may use with topic exchanges.
+    #[command(subcommand)]
+    TopicPermission(topic_permission::Verb),
     /// Arguments for all queues and exchanges whose names match.
     #[command(subcommand)]
     Policy(policy::Verb),

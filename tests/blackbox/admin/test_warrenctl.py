@@ -303,6 +303,44 @@ def test_policies_apply_at_once_on_every_node(cluster, vhost):
     assert run("set_policy", "-p", vhost, "a", "^ev", "{", check=False).returncode == USAGE
 
 
+def test_topic_permissions_hold_over_amqp(cluster, vhost):
+    run = cluster.run
+    run("user", "declare", "frank", "--new-password", "p")
+    try:
+        run("permission", "set", "frank", "--vhost", vhost, "--configure", ".*", "--write", ".*", "--read", ".*")
+        run("topic-permission", "set", "frank", "amq.topic", "--vhost", vhost, "--write", "^a", "--read", "^b")
+        assert listed(cluster, "topic-permission", "list", "--of-user", "frank", node=3) == [
+            {"user": "frank", "vhost": vhost, "exchange": "amq.topic", "write": "^a", "read": "^b"}]
+        connection = cluster[2].connect("frank", "p", vhost)
+
+        def attempt(action):
+            channel = connection.channel()
+            channel.confirm_delivery()
+            try:
+                action(channel)
+                return True
+            except pika.exceptions.ChannelClosedByBroker as closed:
+                assert closed.reply_code == 403 and "topic" in closed.reply_text, closed
+                return False
+
+        assert attempt(lambda c: c.queue_declare("tq"))
+        assert [attempt(lambda c, key=key: c.basic_publish("amq.topic", key, b"x")) for key in ("a.1", "b.1", "a.2")] == [True, False, True]
+        assert [attempt(lambda c, key=key: c.queue_bind("tq", "amq.topic", key)) for key in ("a.1", "b.1")] == [False, True]
+        assert attempt(lambda c: c.queue_unbind("tq", "amq.topic", "b.1"))
+        assert attempt(lambda c: c.queue_bind("tq", "amq.direct", "a.1"))
+        run("topic-permission", "clear", "frank", "--vhost", vhost, "--exchange", "amq.topic", "--yes")
+        assert attempt(lambda c: c.basic_publish("amq.topic", "b.1", b"x")), "a change is seen at once"
+        run("set_topic_permissions", "-p", vhost, "frank", "amq.topic", "^a", "")
+        assert names(listed(cluster, "list_topic_permissions", "-p", vhost), "exchange") == ["amq.topic"]
+        assert names(listed(cluster, "list_user_topic_permissions", "frank"), "read") == [""]
+        assert not attempt(lambda c: c.basic_publish("amq.topic", "b.1", b"x"))
+        run("clear_topic_permissions", "-p", vhost, "frank")
+        assert listed(cluster, "topic-permission", "list", "--vhost", vhost) == []
+        assert run("topic-permission", "set", "nobody", "amq.topic", "--vhost", vhost, check=False).returncode == DATA
+    finally:
+        run("user", "delete", "frank", "--yes")
+
+
 def test_global_parameters(cluster):
     cluster.run("parameter", "set", "owner", '{"team": "orders"}')
     assert listed(cluster, "parameter", "show", "owner", node=2)["value"] == {"team": "orders"}

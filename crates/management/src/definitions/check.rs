@@ -69,8 +69,11 @@ async fn context(node: &Node, definitions: &Definitions) -> Vec<Command> {
         let vhosts = table.vhosts().map(str::to_owned);
         live.commands
             .extend(vhosts.map(|name| Command::PutVhost { name }));
-        let named = definitions.permissions.iter();
-        let users = named.filter_map(|permission| table.user(&permission.user).cloned());
+        let named = definitions.permissions.iter().map(|p| &p.user);
+        let topics = definitions.topic_permissions.iter().map(|p| &p.user);
+        let users = named
+            .chain(topics)
+            .filter_map(|user| table.user(user).cloned());
         live.commands.extend(users.map(Command::PutUser));
     }
     for exchange in &definitions.exchanges {
@@ -175,6 +178,13 @@ fn commands(definitions: &Definitions, session: SessionId) -> Vec<Command> {
         )
         .chain(queues.map(|queue| Command::DeclareQueue(queue.at(SHARD, session))))
         .chain(definitions.bindings.iter().cloned().map(Command::Bind))
+        .chain(
+            definitions
+                .topic_permissions
+                .iter()
+                .cloned()
+                .map(Command::SetTopicPermission),
+        )
         .chain(definitions.policies.iter().cloned().map(Command::PutPolicy))
         .collect()
 }
@@ -201,6 +211,10 @@ fn described(command: &Command) -> String {
                 binding.source, binding.vhost
             )
         }
+        Command::SetTopicPermission(permission) => format!(
+            "the topic permission of user '{}' in vhost '{}'",
+            permission.user, permission.vhost
+        ),
         Command::PutPolicy(policy) => {
             format!("policy '{}' in vhost '{}'", policy.name, policy.vhost)
         }
@@ -216,6 +230,7 @@ fn described(command: &Command) -> String {
         | Command::Unbind(_)
         | Command::SessionClosed { .. }
         | Command::MoveShard { .. }
+        | Command::ClearTopicPermissions { .. }
         | Command::DeletePolicy { .. }
         | Command::PutGlobalParameter { .. }
         | Command::DeleteGlobalParameter { .. } => format!("{command:?}"),

@@ -7,7 +7,7 @@ use super::put_arguments;
 use crate::access::Access;
 use crate::error::Error;
 use crate::extract::Names;
-use crate::{CHUNK, Shared, globals, permissions, policies, users};
+use crate::{CHUNK, Shared, globals, permissions, policies, topic_permissions, users};
 use axum::extract::State;
 use axum::{Extension, Json};
 use serde_json::{Value, json};
@@ -39,7 +39,7 @@ pub(crate) async fn all(
             "users": table.users().map(users::described).collect::<Vec<_>>(),
             "vhosts": vhosts.iter().map(|name| json!({"name": name})).collect::<Vec<_>>(),
             "permissions": table.permissions().map(permissions::described).collect::<Vec<_>>(),
-            "topic_permissions": [],
+            "topic_permissions": table.topic_permissions().map(topic_permissions::described).collect::<Vec<_>>(),
             "global_parameters": table.global_parameters().map(globals::described).collect::<Vec<_>>(),
         });
         (answer, vhosts)

@@ -89,6 +89,7 @@ fn counted(definitions: &Definitions) -> Value {
         "bindings": definitions.bindings.len(),
         "policies": definitions.policies.len(),
         "global_parameters": definitions.globals.len(),
+        "topic_permissions": definitions.topic_permissions.len(),
     })
 }
 
@@ -102,12 +103,17 @@ async fn carry_out(node: &Node, definitions: Definitions) -> Result<(), Error> {
         bindings,
         policies,
         globals,
+        topic_permissions,
     } = definitions;
     let put_vhost = |name| Command::PutVhost { name };
     propose(node, vhosts.into_iter().map(put_vhost).collect()).await?;
     propose(node, users.into_iter().map(Command::PutUser).collect()).await?;
     let permissions = permissions.into_iter().map(Command::SetPermission);
     propose(node, permissions.collect()).await?;
+    let topic_permissions = topic_permissions
+        .into_iter()
+        .map(Command::SetTopicPermission);
+    propose(node, topic_permissions.collect()).await?;
     let exchanges = exchanges.into_iter().map(Command::DeclareExchange);
     propose(node, exchanges.collect()).await?;
     for chunk in queues.chunks(PROPOSALS) {

@@ -8,14 +8,22 @@ use crate::error::Error;
 use crate::extract::Body;
 use crate::policies::Kind;
 use crate::queues::NewQueue;
-use crate::{check_name, globals, permissions, policies, users};
+use crate::{check_name, globals, permissions, policies, topic_permissions, users};
 use serde_json::Value;
 use std::collections::BTreeMap;
-use warren_model::command::{Binding, DeclareExchange, Destination, Permission, Policy, User};
+use warren_model::command::{
+    Binding, DeclareExchange, Destination, Permission, Policy, TopicPermission, User,
+};
 use warren_node::Node;
 
 /// Lists that an import of one virtual host has no use for.
-const CLUSTER_WIDE: [&str; 4] = ["users", "vhosts", "permissions", "global_parameters"];
+const CLUSTER_WIDE: [&str; 5] = [
+    "topic_permissions",
+    "users",
+    "vhosts",
+    "permissions",
+    "global_parameters",
+];
 /// Global parameters that say which cluster an export is from.
 const ABOUT_THE_CLUSTER: [&str; 3] = ["cluster_name", "internal_cluster_id", "cluster_tags"];
 
@@ -30,6 +38,7 @@ pub(super) struct Definitions {
     pub(super) bindings: Vec<Binding>,
     pub(super) policies: Vec<Policy>,
     pub(super) globals: Vec<(String, String)>,
+    pub(super) topic_permissions: Vec<TopicPermission>,
 }
 
 struct Reader<'a> {
@@ -62,6 +71,9 @@ pub(super) fn definitions(
     }
     let operators = reader.take_operator_policies()?;
     let definitions = Definitions {
+        topic_permissions: reader.list("topic_permissions", |body| {
+            topic_permissions::read(named(body, "user")?, named(body, "vhost")?, body)
+        })?,
         globals: reader.list_of("global_parameters", is_of_the_cluster, globals::read)?,
         policies: {
             let mut all = reader.list("policies", |body| {

@@ -354,7 +354,15 @@ impl Client {
             Destination::Queue(name) => self.may(Access::Write, "queue", name)?,
             Destination::Exchange(name) => self.may(Access::Write, "exchange", name)?,
         }
-        self.may(Access::Read, "exchange", &command.source)
+        self.may(Access::Read, "exchange", &command.source)?;
+        self.permissions.check_topic(
+            &self.node.metadata().table().read(),
+            &self.user,
+            &self.vhost,
+            Access::Read,
+            &command.source,
+            &command.key,
+        )
     }
 
     /// What the look-ups before a request have not checked.

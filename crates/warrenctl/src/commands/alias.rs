@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use super::listing::InVhost;
 use super::{
     Context, channel, check, cluster, connection, consumer, definitions, parameter, permission,
-    policy, queue, user, vhost,
+    policy, queue, topic_permission, user, vhost,
 };
 use crate::client::segment;
 use crate::failure::Failure;
@@ -73,6 +73,18 @@ pub enum Command {
     /// Take a user's permissions away.
     #[command(after_help = "Example: warrenctl clear_permissions -p shop alice")]
     ClearPermissions(UserInVhost),
+    /// List the topic permissions in a virtual host.
+    #[command(after_help = "Example: warrenctl list_topic_permissions -p /")]
+    ListTopicPermissions(Vhost),
+    /// List a user's topic permissions.
+    #[command(after_help = "Example: warrenctl list_user_topic_permissions alice")]
+    ListUserTopicPermissions(Name),
+    /// Set the routing keys that a user may publish and bind with.
+    #[command(after_help = "Example: warrenctl set_topic_permissions -p / alice events '^a' '.*'")]
+    SetTopicPermissions(TopicPermissions),
+    /// Take a user's topic permissions away.
+    #[command(after_help = "Example: warrenctl clear_topic_permissions -p / alice events")]
+    ClearTopicPermissions(ClearTopicPermissions),
     /// List policies.
     #[command(after_help = "Example: warrenctl list_policies -p /")]
     ListPolicies(Vhost),
@@ -182,6 +194,28 @@ pub struct Tags {
     name: String,
     /// Its tags.
     tags: Vec<String>,
+}
+
+/// A user's topic permissions.
+#[derive(Debug, Args)]
+pub struct TopicPermissions {
+    #[command(flatten)]
+    user: UserInVhost,
+    /// The topic exchange.
+    exchange: String,
+    /// Routing keys that may be published with.
+    write: String,
+    /// Binding keys that may be bound with.
+    read: String,
+}
+
+/// Whose topic permissions.
+#[derive(Debug, Args)]
+pub struct ClearTopicPermissions {
+    #[command(flatten)]
+    user: UserInVhost,
+    /// Only of this exchange.
+    exchange: Option<String>,
 }
 
 /// A policy.
@@ -348,6 +382,21 @@ pub fn run(context: &Context, command: &Command) -> Result<(), Failure> {
         }
         Command::ClearPermissions(UserInVhost { vhost, name }) => {
             permission::clear(context, name, &vhost.vhost)
+        }
+        Command::ListTopicPermissions(Vhost { vhost }) => {
+            topic_permission::list(context, Some(vhost), None)
+        }
+        Command::ListUserTopicPermissions(Name { name }) => {
+            topic_permission::list(context, None, Some(name))
+        }
+        Command::SetTopicPermissions(options) => {
+            let UserInVhost { vhost, name } = &options.user;
+            let patterns = [options.write.as_str(), options.read.as_str()];
+            topic_permission::set(context, name, &vhost.vhost, &options.exchange, patterns)
+        }
+        Command::ClearTopicPermissions(ClearTopicPermissions { user, exchange }) => {
+            let UserInVhost { vhost, name } = user;
+            topic_permission::clear(context, name, &vhost.vhost, exchange.as_deref())
         }
         Command::ListPolicies(Vhost { vhost }) => {
             policy::list(context, policy::Kind::Policy, Some(vhost))

@@ -21,6 +21,7 @@ pub mod policy;
 pub mod queue;
 pub mod ring;
 pub mod routing;
+pub mod topic_permission;
 pub mod user;
 pub mod vhost;
 
@@ -137,6 +138,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         Noun::Vhost(verb) => vhost::run(&context, verb),
         Noun::User(verb) => user::run(&context, verb),
         Noun::Permission(verb) => permission::run(&context, verb),
+        Noun::TopicPermission(verb) => topic_permission::run(&context, verb),
         Noun::Policy(verb) => policy::run(&context, policy::Kind::Policy, verb),
         Noun::OperatorPolicy(verb) => policy::run(&context, policy::Kind::Operator, verb),
         Noun::Parameter(verb) => parameter::run(&context, verb),
