@@ -62,6 +62,7 @@ const PURE_DEPENDENCIES: &[&str] = &[
     "bytes",
     "hashbrown",
     "memchr",
+    "regex",
     "rkyv",
     "serde",
     "sha2",
