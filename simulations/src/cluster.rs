@@ -159,6 +159,7 @@ impl Cluster {
             address: address(number),
             amqp: format!("{}:{AMQP}", node_name(number)),
             http: String::new(),
+            listeners: Vec::new(),
             peers,
             shards: options.shards,
             tls: self.inner.certificates.of(number),

@@ -26,7 +26,7 @@ pub(crate) async fn health(State(node): Shared) -> Response {
     (StatusCode::SERVICE_UNAVAILABLE, Json(body)).into_response()
 }
 
-fn why_not(node: &Node) -> &'static str {
+pub(crate) fn why_not(node: &Node) -> &'static str {
     let status = node.metadata().status();
     if node.is_stopping() {
         "this node is stopping"

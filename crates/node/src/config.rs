@@ -21,6 +21,8 @@ pub struct Config {
     pub amqp: String,
     /// `host:port` of HTTP, to show to people.
     pub http: String,
+    /// Listeners beside those two, to show to people: protocol (`amqp/ssl`, `https`) and `host:port`.
+    pub listeners: Vec<(String, String)>,
     /// The nodes that the cluster is founded with, this one among them.
     pub peers: Vec<PeerAddress>,
     /// Shards of a cluster that this node founds.
@@ -50,6 +52,10 @@ pub struct Settings {
     pub disk_free_limit_bytes: u64,
     /// Users that may log in from loopback addresses only.
     pub loopback_users: Vec<String>,
+    /// How many logins from one address may fail a minute before its logins are refused unseen; 0: any number.
+    pub login_failures_a_minute: u32,
+    /// Queues that `/metrics/per-object` may show; 0: it shows none.
+    pub metrics_objects_max: usize,
 }
 
 impl Default for Settings {
@@ -60,6 +66,8 @@ impl Default for Settings {
             memory_limit_bytes: 1 << 30,
             disk_free_limit_bytes: 50_000_000,
             loopback_users: vec!["guest".into()],
+            login_failures_a_minute: 0,
+            metrics_objects_max: 0,
         }
     }
 }

@@ -5,12 +5,15 @@
 //! A declare: session → [`crate::client`] → `Metadata::propose` → applied on every node that may route → reply.
 
 use crate::alarms::{Alarms, Low};
+use crate::attempts::Attempts;
 use crate::config::{Config, Settings};
 use crate::connection::Inbox;
 use crate::credentials::{hash_password, verify_password};
 use crate::hosted::ShardMessage;
 use crate::leaders::{Leader, Leaders, Reattaching};
+use crate::meter::{MessageStats, Meter};
 use crate::owners::{Address, CurrentOwners, LANES, Owners, lane_of, lane_of_shard};
+use crate::registry::{Certificate, Origin, Registry};
 use crate::replicas::Keeper;
 use crate::wire::{
     FromPeer, ToNode, ToOwner, ToSession, decode_from_peer, decode_to_session, encode_to_node,
@@ -30,12 +33,13 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc};
+use tokio::time::Instant;
 use warren_consensus::{Hooks, Metadata, OpenError};
 use warren_consensus::{Shards, ShardsConfig};
 use warren_model::command::{PasswordHashing, Permission, Place, User};
 use warren_model::{Command, Incarnation, NodeId, QueueId, QueueRef, SessionId, ShardId};
 use warren_routing::{Event, Table};
-use warren_session::Identity;
+use warren_session::{Identity, MessageCounts};
 use warren_storage::{Space, Storage, StorageError, Write};
 use warren_transport::{
     Frame, Handler, Hello, Lane, LinkId, Network, ReplyTo, StartError, Transport,
@@ -97,6 +101,13 @@ pub struct Node {
     queued_bytes: AtomicU64,
     low_on_memory: AtomicBool,
     alarms: Alarms,
+    /// Client connections, for operators.
+    registry: Registry,
+    /// What clients did with messages.
+    messages: Mutex<Meter<MessageCounts>>,
+    failed_logins: Attempts,
+    certificates: RwLock<Vec<Certificate>>,
+    started: Instant,
     /// A reset after having been counted out is under way.
     resetting: AtomicBool,
     stopping: AtomicBool,
@@ -150,6 +161,11 @@ impl Node {
             queued_bytes: AtomicU64::new(0),
             low_on_memory: AtomicBool::new(false),
             alarms: Alarms::default(),
+            registry: Registry::default(),
+            messages: Mutex::new(Meter::new(Instant::now())),
+            failed_logins: Attempts::default(),
+            certificates: RwLock::default(),
+            started: Instant::now(),
             resetting: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             work,
@@ -212,7 +228,21 @@ impl Node {
         stream: S,
         peer: std::net::SocketAddr,
     ) {
-        crate::connection::serve(self, stream, peer).await;
+        let origin = Origin {
+            peer,
+            local: None,
+            tls: None,
+        };
+        self.serve_from(stream, origin).await;
+    }
+
+    /// The same for a client whose connection can be told more of.
+    pub async fn serve_from<S: AsyncRead + AsyncWrite + Unpin>(
+        self: Arc<Self>,
+        stream: S,
+        origin: Origin,
+    ) {
+        crate::connection::serve(self, stream, origin).await;
     }
 
     /// Stops in good order: clients are told, leadership is handed over, the storage is synced.
@@ -272,6 +302,41 @@ impl Node {
         self.sessions.read().len()
     }
 
+    /// The certificates that the node shows, as they were told by [`Node::set_certificates`].
+    pub fn certificates(&self) -> Vec<Certificate> {
+        self.certificates.read().clone()
+    }
+
+    /// Tells the node what certificates it shows; they replace those told before.
+    pub fn set_certificates(&self, certificates: Vec<Certificate>) {
+        *self.certificates.write() = certificates;
+    }
+
+    pub(crate) fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    pub(crate) fn started(&self) -> Instant {
+        self.started
+    }
+
+    /// Record bytes in this node's queues.
+    pub(crate) fn queued_bytes(&self) -> u64 {
+        self.queued_bytes.load(Ordering::Relaxed)
+    }
+
+    /// What this node's clients did with messages since it was started.
+    pub(crate) fn message_stats(&self) -> MessageStats {
+        self.messages.lock().stats(Instant::now())
+    }
+
+    /// A client did something with messages.
+    pub(crate) fn count_messages(&self, counts: MessageCounts, at: Instant) {
+        let mut messages = self.messages.lock();
+        messages.tick(at);
+        messages.now += counts;
+    }
+
     /// The session that stands for the node itself in commands.
     pub fn own_session(&self) -> SessionId {
         SessionId {
@@ -307,15 +372,40 @@ impl Node {
         }
     }
 
-    /// Checks a login. The error says why not, for the log.
+    /// Checks a login. The error says why not, for the log. An address whose logins fail too often has to wait.
     pub fn authenticate(&self, user: &[u8], password: &[u8], peer: IpAddr) -> Result<(), String> {
+        let a_minute = self.config.settings.login_failures_a_minute;
+        let (from, now) = (peer.to_canonical(), Instant::now());
+        if !self.failed_logins.may_try(from, a_minute, now) {
+            return Err(format!(
+                "too many logins from {from} have failed; they are refused for a while"
+            ));
+        }
+        let verdict = self.check_login(user, Some(password), peer);
+        if verdict.is_err() {
+            self.failed_logins.failed(from, a_minute, now);
+        }
+        verdict
+    }
+
+    /// Checks a login of a client whose certificate stands for the user. The error says why not, for the log.
+    pub fn admit(&self, user: &str, peer: IpAddr) -> Result<(), String> {
+        self.check_login(user.as_bytes(), None, peer)
+    }
+
+    fn check_login(
+        &self,
+        user: &[u8],
+        password: Option<&[u8]>,
+        peer: IpAddr,
+    ) -> Result<(), String> {
         let name =
             std::str::from_utf8(user).map_err(|_| "the user name is not UTF-8".to_owned())?;
         let table = self.metadata().table().read();
         let Some(record) = table.user(name) else {
             return Err(format!("there is no user '{name}'"));
         };
-        if !verify_password(record, password) {
+        if !password.is_none_or(|password| verify_password(record, password)) {
             return Err(format!("wrong password for user '{name}'"));
         }
         if !peer.to_canonical().is_loopback()
@@ -841,6 +931,7 @@ impl Handler for Wiring {
             Lane::Raft | Lane::Control => node.metadata().on_request(from, lane, frame, reply),
             Lane::Shard | Lane::ShardPulse => node.shards.on_request(from, lane, frame, reply),
             Lane::Publish => tracing::warn!(%from, "a peer asked where there is nothing to ask"),
+            Lane::Delivery if frame.head.is_empty() => crate::observe::answer(&node, frame, reply),
             Lane::Delivery => crate::counts::answer(&node, frame, reply),
         }
     }

@@ -14,6 +14,7 @@ use crate::connection::Inbox;
 use crate::node::{Node, UnderWay};
 use crate::owners::Address;
 use crate::permissions::Permissions;
+use crate::registry::ConsumerInfo;
 use crate::routes::RouteCache;
 use crate::wire::{Ask, Call, ConsumerCall, Deliveries, Item, Settled, ShardBatch, ToOwner};
 use hashbrown::HashMap;
@@ -205,6 +206,11 @@ impl Client {
         }
     }
 
+    /// The session's number.
+    pub(crate) fn number(&self) -> u64 {
+        self.id.number
+    }
+
     pub(crate) fn in_flight_bytes(&self) -> usize {
         self.in_flight_bytes
     }
@@ -257,6 +263,25 @@ impl Client {
                 }
             }
         }
+    }
+
+    /// The session's consumers, for operators.
+    pub(crate) fn consumers(&self, session: &Session) -> Vec<ConsumerInfo> {
+        let known = session.consumers();
+        known
+            .filter_map(|consumer| {
+                let attachment = self.attachments.get(&consumer.number)?;
+                Some(ConsumerInfo {
+                    channel: consumer.channel,
+                    tag: String::from_utf8_lossy(consumer.tag).into_owned(),
+                    queue: attachment.queue.id.0,
+                    acks: !consumer.no_ack,
+                    exclusive: attachment.subscription.exclusive,
+                    prefetch: attachment.subscription.prefetch,
+                    active: attachment.address.is_some(),
+                })
+            })
+            .collect()
     }
 
     pub(crate) fn cancelled(&mut self, session: &mut Session, consumer: u32) {

@@ -288,6 +288,14 @@ impl Client {
                 &exchange
             },
         )?;
+        self.permissions.check_topic(
+            &table,
+            &self.user,
+            &self.vhost,
+            Access::Write,
+            &exchange,
+            publish.routing_key,
+        )?;
         let owners = node.owners(&table);
         let mut hops = SmallVec::with_capacity(self.route.queues.len());
         for i in 0..self.route.queues.len() {

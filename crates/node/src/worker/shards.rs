@@ -15,7 +15,9 @@
 
 use super::feeder::Feeder;
 use super::{Answered, Local, Replicated, Worker, answer};
+use crate::counts::Counted;
 use crate::hosted::{Due, ENTRIES_MAX, Hosted, Leading, ShardMessage};
+use crate::meter::Meter;
 use crate::outbox::{GetSink, Outbox};
 use crate::wire::{Answer, Ask, Question, Settled, ShardBatch, ToOwner, ToSession};
 use crate::worker::LaneMessage;
@@ -23,6 +25,7 @@ use bytes::Bytes;
 use hashbrown::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+use tokio::time::Instant;
 use warren_consensus::{Committed, Leadership};
 use warren_model::{ConsumerId, Incarnation, NodeId, QueueId, SessionId, Settlement, ShardId};
 use warren_queue::entry::{Run, Settle, record_at};
@@ -76,35 +79,35 @@ impl Worker {
     }
 
     /// Counts for listings, of replicated queues also where nothing has been asked of them since this node leads.
-    pub(super) fn counts(&self, ids: Option<Vec<QueueId>>) -> Vec<(QueueId, Counts)> {
-        let of = |id: QueueId| -> Option<Counts> {
-            if let Some(local) = self.queues.get(&id) {
-                return Some(self.counts_of(id, local));
-            }
+    pub(super) fn counts(&mut self, ids: Option<Vec<QueueId>>) -> Vec<Counted> {
+        let ids = ids.unwrap_or_else(|| {
             let led = self.shards.values().filter(|h| h.leading.is_some());
-            let index = led.filter_map(|h| h.state.queue(id)).next()?;
-            Some(Counts {
-                ready: index.live(),
-                bytes: index.bytes(),
-                ..Counts::default()
+            let mut all: BTreeSet<QueueId> = led
+                .flat_map(|h| h.state.queues().map(|(id, _)| id))
+                .collect();
+            all.extend(self.queues.keys().copied());
+            all.into_iter().collect()
+        });
+        ids.into_iter()
+            .filter_map(|id| {
+                let counts = self.counts_of_any(id)?;
+                let stats = self.queues.get_mut(&id).map(Local::stats);
+                Some((id, counts, stats.unwrap_or_default()))
             })
-        };
-        match ids {
-            Some(ids) => ids
-                .into_iter()
-                .filter_map(|id| Some((id, of(id)?)))
-                .collect(),
-            None => {
-                let led = self.shards.values().filter(|h| h.leading.is_some());
-                let mut all: BTreeSet<QueueId> = led
-                    .flat_map(|h| h.state.queues().map(|(id, _)| id))
-                    .collect();
-                all.extend(self.queues.keys().copied());
-                all.into_iter()
-                    .filter_map(|id| Some((id, of(id)?)))
-                    .collect()
-            }
+            .collect()
+    }
+
+    fn counts_of_any(&self, id: QueueId) -> Option<Counts> {
+        if let Some(local) = self.queues.get(&id) {
+            return Some(self.counts_of(id, local));
         }
+        let led = self.shards.values().filter(|h| h.leading.is_some());
+        let index = led.filter_map(|h| h.state.queue(id)).next()?;
+        Some(Counts {
+            ready: index.live(),
+            bytes: index.bytes(),
+            ..Counts::default()
+        })
     }
 
     fn counts_of(&self, id: QueueId, local: &Local) -> Counts {
@@ -410,6 +413,9 @@ impl Worker {
                     number: first.consumer,
                 };
                 let mut missed = Vec::new();
+                if first.settlement == Settlement::Accept {
+                    local.meter.now.ack += run as u64;
+                }
                 local.queue.settle_or(
                     id,
                     &positions,
@@ -481,6 +487,7 @@ impl Worker {
             vhost: view.vhost.to_owned(),
             name: view.name.to_owned(),
             auto_delete: view.auto_delete,
+            meter: Meter::new(Instant::now()),
             sealed: false,
             replicated: Some(replicated),
         };
@@ -1057,6 +1064,7 @@ impl Effects for Applying<'_> {
             return;
         };
         self.touched.push(run.queue);
+        local.meter.now.publish += u64::from(run.count);
         // Only a queue with nothing left in the log is fed at once; and one whose consumers are slow is fed when they want more.
         let follows = replicated.fed_to == position || index.first() == position;
         if !follows || local.queue.is_paused() || local.queue.counts().bytes > HOT_BYTES {
