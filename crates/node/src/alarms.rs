@@ -205,11 +205,15 @@ mod tests {
             Some(Some("low on disk"))
         );
         let peer = NodeId(2);
-        let changed = alarms.change(|s| drop(s.peers.insert(peer, low(true, false))));
+        let changed = alarms.change(|s| {
+            s.peers.insert(peer, low(true, false));
+        });
         assert_eq!(changed, Some(Some("low on memory")));
         assert!(alarms.any());
         assert_eq!(
-            alarms.change(|s| drop(s.peers.remove(&peer))),
+            alarms.change(|s| {
+                s.peers.remove(&peer);
+            }),
             Some(Some("low on disk"))
         );
         assert_eq!(alarms.change(|s| s.own = Low::default()), Some(None));

@@ -341,7 +341,7 @@ mod tests {
             &mut Applied::default(),
         );
         assert_eq!(
-            questions(&table, &Owners::of(&table), None),
+            questions(&table, serving, None),
             [1, 2].map(|n| (NodeId(n), None)).into()
         );
     }

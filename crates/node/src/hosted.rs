@@ -27,9 +27,10 @@ pub(crate) enum ShardMessage {
         node: NodeId,
         term: u64,
     },
-    /// Nobody waits any longer for nodes that have not said so.
+    /// Nobody waits any longer for this node to say so; for none at all, if none is named.
     GatherOver {
         term: u64,
+        node: Option<NodeId>,
     },
     /// What need not be proposed at once has waited long enough.
     Lazy {

@@ -51,13 +51,16 @@ enum Target {
     Shard(ShardId),
 }
 
+/// Which items of a batch are publishes to be confirmed: item, channel, sequence.
+type Confirms = Vec<(u32, u16, u64)>;
+
 /// What goes to one lane or shard.
 struct Outgoing {
     target: Target,
     block: Vec<u8>,
     items: Vec<Item>,
     /// Which items are publishes to be confirmed: item, channel, sequence.
-    confirms: Vec<(u32, u16, u64)>,
+    confirms: Confirms,
     settled: Vec<Settled>,
 }
 
@@ -65,13 +68,13 @@ struct Outgoing {
 struct InFlight {
     node: NodeId,
     bytes: usize,
-    confirms: Vec<(u32, u16, u64)>,
+    confirms: Confirms,
 }
 
 /// A batch for a shard without an outcome yet.
 struct ShardInFlight {
     batch: ShardBatch,
-    confirms: Vec<(u32, u16, u64)>,
+    confirms: Confirms,
     since: Instant,
     /// It was sent to a leader, so nobody but the log knows whether it counts.
     sent: bool,

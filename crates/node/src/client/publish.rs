@@ -1,6 +1,8 @@
 //! The publish path of a session: routes, batches, outcomes.
 
-use super::{BATCH_BYTES, Client, InFlight, OUTCOME_DEADLINE, Outgoing, ShardInFlight, Target};
+use super::{
+    BATCH_BYTES, Client, Confirms, InFlight, OUTCOME_DEADLINE, Outgoing, ShardInFlight, Target,
+};
 use crate::owners::{Address, lane_of};
 use crate::permissions::Access;
 use crate::routes::Hop;
@@ -15,7 +17,7 @@ use warren_session::{Publish, Published, Session};
 
 impl Outgoing {
     /// Takes the records, items and confirms, and makes room for as much again: the next batch will be about as large.
-    fn take_publishes(&mut self) -> (Vec<u8>, Vec<Item>, Vec<(u32, u16, u64)>) {
+    fn take_publishes(&mut self) -> (Vec<u8>, Vec<Item>, Confirms) {
         let (block, items) = (
             std::mem::take(&mut self.block),
             std::mem::take(&mut self.items),

@@ -33,8 +33,10 @@ use warren_queue::index::{IN_USE, Index};
 use warren_queue::shard::Effects;
 use warren_queue::{Counts, Delivery};
 
-/// How long a new leader waits for nodes to say what their consumers hold.
-const GATHER_MAX: Duration = Duration::from_millis(400);
+/// How long a new leader waits for nodes to say what their consumers hold: links that were cut for a moment need a while to carry again.
+const GATHER_MAX: Duration = Duration::from_secs(2);
+/// How long it waits for the leader before it, which in most cases is dead.
+const GATHER_FROM_EARLIER_MAX: Duration = Duration::from_millis(400);
 /// How long settlements wait for publishes to share an entry with.
 const LAZY: Duration = Duration::from_millis(5);
 /// Record bytes that a queue keeps in memory for consumers that do not take them yet.
@@ -143,8 +145,11 @@ impl Worker {
                     gathering.remove(&node);
                 });
             }
-            ShardMessage::GatherOver { term } => {
-                self.gathered(shard, term, BTreeSet::clear);
+            ShardMessage::GatherOver { term, node } => {
+                self.gathered(shard, term, |gathering| match node {
+                    Some(node) => drop(gathering.remove(&node)),
+                    None => gathering.clear(),
+                });
             }
             ShardMessage::Lazy { term } => {
                 if let Some(leading) = self.leading_mut(shard)
@@ -198,8 +203,17 @@ impl Worker {
         self.drop_what_is_gone(shard);
         self.confirm(shard, term);
         self.node.forget_wants(shard);
+        let earlier = self.node.leaders().get(shard).map(|leader| leader.node);
+        if earlier.is_some() && earlier != Some(self.node.id()) {
+            let over = ShardMessage::GatherOver {
+                term,
+                node: earlier,
+            };
+            self.later(shard, GATHER_FROM_EARLIER_MAX, over);
+        }
+        let over = ShardMessage::GatherOver { term, node: None };
+        self.later(shard, GATHER_MAX, over);
         self.node.clone().announce(shard, term);
-        self.later(shard, GATHER_MAX, ShardMessage::GatherOver { term });
     }
 
     fn later(&self, shard: ShardId, after: Duration, message: ShardMessage) {
