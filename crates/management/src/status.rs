@@ -11,7 +11,7 @@ use axum::{Extension, Json};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use warren_model::NodeId;
+use warren_model::{NodeId, ShardId};
 use warren_model::command::Destination;
 use warren_node::Node;
 use warren_protocol::{OwnedTable, Properties, Table, reply_name};
@@ -49,7 +49,7 @@ pub(crate) async fn digest(State(node): Shared) -> Json<Value> {
     )
 }
 
-/// The ring's members and who owns which shard.
+/// The ring's members, where each shard's replicas are, who leads it and who should, as this node has heard.
 pub(crate) async fn ring(
     State(node): Shared,
     Extension(access): Extension<Access>,
@@ -71,16 +71,43 @@ pub(crate) async fn ring(
             "shards_owned": owned.get(&member.id).copied().unwrap_or(0),
         })
     });
-    let owners = ownership.of_shards().map(|owner| {
-        owner
-            .and_then(|id| table.node(id))
-            .map(|owner| owner.name.as_str())
-    });
+    let name = |id: NodeId| table.node(id).map(|node| node.name.as_str());
+    let owners = ownership.of_shards().map(|owner| owner.and_then(name));
+    let shards = ownership
+        .of_shards()
+        .zip(ownership.preferred())
+        .zip((0..).map(ShardId))
+        .map(|((leader, preferred), shard)| {
+            let placed = table.placement(shard);
+            let replicas = placed.map(|p| p.replicas.iter().map(|id| name(*id)));
+            json!({
+                "shard": shard.0,
+                "leader": leader.and_then(name),
+                "preferred_leader": preferred.and_then(name),
+                "replicas": replicas.map(|names| names.collect::<Vec<_>>()),
+            })
+        });
+    // Leadership that is to go home, which it does when its node has caught up.
+    let moves = ownership
+        .of_shards()
+        .zip(ownership.preferred())
+        .zip(0u16..)
+        .filter(|((leader, preferred), _)| preferred.is_some() && leader != preferred)
+        .map(|((leader, preferred), shard)| {
+            json!({
+                "shard": shard,
+                "what": "leadership",
+                "from": leader.and_then(name),
+                "to": preferred.and_then(name),
+            })
+        });
     Ok(Json(json!({
         "epoch": ownership.epoch(),
         "shards": ownership.shards(),
         "members": members.collect::<Vec<_>>(),
         "owners": owners.collect::<Vec<_>>(),
+        "placements": shards.collect::<Vec<_>>(),
+        "moves": moves.collect::<Vec<_>>(),
     })))
 }
 
