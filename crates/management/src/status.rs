@@ -11,18 +11,23 @@ use axum::{Extension, Json};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use warren_model::{NodeId, ShardId};
 use warren_model::command::Destination;
+use warren_model::{NodeId, ShardId};
 use warren_node::Node;
 use warren_protocol::{OwnedTable, Properties, Table, reply_name};
 use warren_routing::{BindingExplanation, Explanation, Publish, Step, Via};
 
 /// Whether this node serves: for load balancers and for those who wait for it. Needs no login.
 pub(crate) async fn health(State(node): Shared) -> Response {
-    if node.metadata().may_route() && !node.is_stopping() {
+    let failure = node.storage_failure();
+    if node.metadata().may_route() && !node.is_stopping() && failure.is_none() {
         return Json(json!({"status": "ok"})).into_response();
     }
-    let body = json!({"status": "unavailable", "reason": why_not(&node)});
+    let reason = match failure {
+        Some(failure) => format!("{failure}; the node starts again when there is room"),
+        None => why_not(&node).to_owned(),
+    };
+    let body = json!({"status": "unavailable", "reason": reason});
     (StatusCode::SERVICE_UNAVAILABLE, Json(body)).into_response()
 }
 

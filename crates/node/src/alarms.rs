@@ -27,6 +27,11 @@ impl FreeDisk {
     pub fn new(ask: impl Fn() -> Option<u64> + Send + Sync + 'static) -> Self {
         Self(Arc::new(ask))
     }
+
+    /// Bytes that are free, if that can be told now.
+    pub fn ask(&self) -> Option<u64> {
+        (self.0)()
+    }
 }
 
 impl fmt::Debug for FreeDisk {
@@ -170,12 +175,12 @@ fn says(low: Low) -> ToNode {
 
 /// Watches free disk space until the node stops.
 pub(crate) async fn watch_disk(node: Arc<Node>) {
-    let Some(FreeDisk(ask)) = node.config().free_disk.clone() else {
+    let Some(disk) = node.config().free_disk.clone() else {
         return;
     };
     let limit = node.settings().disk_free_limit_bytes;
     while !node.is_stopping() {
-        if let Some(free) = ask() {
+        if let Some(free) = disk.ask() {
             let disk = free < limit;
             if disk != node.low().disk {
                 tracing::warn!(

@@ -477,6 +477,11 @@ impl Node {
         &self.leaders
     }
 
+    /// The failure since which the storage takes no more writes, if there was one: the node takes part in nothing until it is started again.
+    pub fn storage_failure(&self) -> Option<StorageError> {
+        self.storage.failure()
+    }
+
     pub(crate) fn storage(&self) -> &dyn Storage {
         &*self.storage
     }

@@ -20,6 +20,7 @@ use tls::ClientTls;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 use warren_node::{Certificate, Config, FreeDisk, Limits, Node, Settings};
+use warren_storage::StorageError;
 use warren_storage_rocksdb::RocksStorage;
 use warren_transport::{PeerAddress, Tls, TokioNetwork};
 
@@ -43,6 +44,13 @@ struct Arguments {
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
 }
+
+/// How often the storage is asked whether it has failed.
+const LOOK_AT_STORAGE: Duration = Duration::from_millis(250);
+/// How soon a node whose storage has failed starts again, if there is room.
+const PAUSE_BEFORE_START: Duration = Duration::from_secs(1);
+/// How long such a node may take to stop.
+const LAST_WORDS: Duration = Duration::from_secs(3);
 
 /// A task that panics leaves its part of the node's state broken: the node must not go on without it. The others take over.
 fn stop_on_panic() {
@@ -168,12 +176,56 @@ async fn run(
     for (protocol, address) in tls_listeners(&file) {
         tracing::info!(protocol, address, "listening with TLS");
     }
-    let signal = stop_signal().await?;
-    tracing::info!(signal, "stopping");
+    let failure = tokio::select! {
+        signal = stop_signal() => {
+            tracing::info!(signal = signal?, "stopping");
+            None
+        }
+        failure = storage_failure(&node, &file) => Some(failure),
+    };
     serving.abort_all();
-    node.shutdown().await;
-    api.abort_all();
-    Ok(())
+    if failure.is_none() {
+        node.shutdown().await;
+        api.abort_all();
+        return Ok(());
+    }
+    // What it can still do in order it may do; its storage cannot be trusted to answer.
+    let _ = tokio::time::timeout(LAST_WORDS, node.shutdown()).await;
+    Err(start_again())
+}
+
+/// Waits until the storage has failed and there is room for it again.
+async fn storage_failure(node: &Arc<Node>, file: &File) -> StorageError {
+    let free = free_disk(file.node.data_dir.clone());
+    let failure = loop {
+        tokio::time::sleep(LOOK_AT_STORAGE).await;
+        if let Some(failure) = node.storage_failure() {
+            break failure;
+        }
+    };
+    tracing::error!(%failure, "the storage has failed: this node takes part in nothing until it can start again");
+    loop {
+        tokio::time::sleep(PAUSE_BEFORE_START).await;
+        if free
+            .ask()
+            .is_none_or(|free| free >= file.limits.disk_free_bytes_min)
+        {
+            return failure;
+        }
+    }
+}
+
+/// Starts this program again in this process, from what is on the disk. Returns only if that fails.
+fn start_again() -> anyhow::Error {
+    use std::os::unix::process::CommandExt;
+    tracing::warn!("starting again");
+    match std::env::current_exe() {
+        Ok(program) => std::process::Command::new(program)
+            .args(std::env::args_os().skip(1))
+            .exec()
+            .into(),
+        Err(error) => error.into(),
+    }
 }
 
 async fn stop_signal() -> std::io::Result<&'static str> {
