@@ -19,7 +19,7 @@ use crate::counts::Counted;
 use crate::hosted::{Due, ENTRIES_MAX, Hosted, Leading, ShardMessage};
 use crate::meter::Meter;
 use crate::outbox::{GetSink, Outbox};
-use crate::wire::{Answer, Ask, Question, Settled, ShardBatch, ToOwner, ToSession};
+use crate::wire::{Answer, Ask, Item, Question, Settled, ShardBatch, ToOwner, ToSession};
 use crate::worker::LaneMessage;
 use bytes::Bytes;
 use hashbrown::HashMap;
@@ -333,7 +333,13 @@ impl Worker {
             .get(&batch.session)
             .map_or(applied, |p| applied.max(*p));
         if batch.number <= applied {
-            self.outbox.push(batch.session, published(Vec::new()));
+            // What was refused is known to the leader of then alone: nothing of a queue that is gone is said to be kept.
+            let node = self.node.clone();
+            let table = node.metadata().table().read();
+            let gone = |item: &Item| table.queue_by_id(item.queue).is_none();
+            let refused = batch.items.iter().zip(0u32..);
+            let refused = refused.filter(|(i, _)| gone(i)).map(|(_, n)| n).collect();
+            self.outbox.push(batch.session, published(refused));
             return;
         }
         if batch.number != last + 1 {
