@@ -4,11 +4,15 @@ use crate::certificates::Certificates;
 use crate::network::HostNetwork;
 use crate::options::{Options, node_name};
 use crate::oracle::Oracle;
+use crate::run::TICK;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use turmoil::net::TcpListener;
+use warren_model::{Command, ShardId};
 use warren_node::{Config, Node, Settings};
 use warren_storage::memory::{Completion, Disk, Job};
 use warren_transport::PeerAddress;
@@ -29,9 +33,22 @@ pub(crate) struct Cluster {
 struct Inner {
     options: Options,
     certificates: Certificates,
-    disks: Vec<Disk>,
+    disks: RefCell<Vec<Disk>>,
     networks: Vec<HostNetwork>,
     clients: Vec<String>,
+    /// What nodes are told to do, by node.
+    orders: RefCell<Vec<VecDeque<Order>>>,
+    /// The further node has been told to join.
+    joined: Cell<bool>,
+}
+
+/// What a node is told to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Order {
+    /// To stop in good order.
+    Stop,
+    /// To give a shard, counted from 0 and around, to another node.
+    Move { shard: u64, to: usize },
 }
 
 impl Cluster {
@@ -41,33 +58,48 @@ impl Cluster {
         certificates: &Certificates,
         clients: Vec<String>,
     ) -> Self {
-        let disks: Vec<Disk> = (0..options.nodes).map(|_| Disk::new()).collect();
-        for disk in &disks {
-            disk.set_completion(Completion::Spawned(Arc::new(
-                |after: Duration, job: Job| {
-                    // On the host that has the disk: its clock, and gone with its process.
-                    tokio::spawn(async move {
-                        tokio::time::sleep(after).await;
-                        job();
-                    });
-                },
-            )));
-            disk.set_sync_delay(options.sync_delay);
-        }
-        let networks = (0..options.nodes).map(|_| HostNetwork::default()).collect();
+        let hosts = options.hosts();
         Self {
             inner: Rc::new(Inner {
                 options: options.clone(),
                 certificates: certificates.clone(),
-                disks,
-                networks,
+                disks: RefCell::new((0..hosts).map(|_| new_disk(options)).collect()),
+                networks: (0..hosts).map(|_| HostNetwork::default()).collect(),
                 clients,
+                orders: RefCell::new(vec![VecDeque::new(); hosts]),
+                joined: Cell::new(false),
             }),
         }
     }
 
-    pub(crate) fn size(&self) -> usize {
-        self.inner.options.nodes
+    /// Hosts of nodes, one that has not joined included.
+    pub(crate) fn hosts(&self) -> usize {
+        self.inner.options.hosts()
+    }
+
+    /// Nodes that belong to the cluster, or are to.
+    pub(crate) fn members(&self) -> std::ops::Range<usize> {
+        let joined = usize::from(self.inner.joined.get());
+        0..(self.inner.options.nodes + joined).min(self.hosts())
+    }
+
+    /// From now on the further node is to run.
+    pub(crate) fn join(&self) {
+        self.inner.joined.set(true);
+    }
+
+    /// Tells a node to do something, if it runs.
+    pub(crate) fn order(&self, node: usize, order: Order) {
+        self.inner.orders.borrow_mut()[node].push_back(order);
+    }
+
+    fn next_order(&self, node: usize) -> Option<Order> {
+        self.inner.orders.borrow_mut()[node].pop_front()
+    }
+
+    /// Has packets that a node sends doubled and delayed, or not any more.
+    pub(crate) fn garble(&self, node: usize, seed: Option<u64>) {
+        self.inner.networks[node].garble(seed);
     }
 
     /// Names of the client hosts.
@@ -75,8 +107,13 @@ impl Cluster {
         &self.inner.clients
     }
 
-    pub(crate) fn disk(&self, node: usize) -> &Disk {
-        &self.inner.disks[node]
+    pub(crate) fn disk(&self, node: usize) -> Disk {
+        self.inner.disks.borrow()[node].clone()
+    }
+
+    /// A node gets a new, empty disk.
+    pub(crate) fn replace_disk(&self, node: usize) {
+        self.inner.disks.borrow_mut()[node] = new_disk(&self.inner.options);
     }
 
     /// The disk is as fast again as the run's options say.
@@ -87,19 +124,30 @@ impl Cluster {
 
     /// Adds a host for each node. It starts at once.
     pub(crate) fn add_hosts(&self, sim: &mut turmoil::Sim<'_>, oracle: &Oracle) {
-        for node in 0..self.size() {
+        for node in 0..self.hosts() {
             let (cluster, oracle) = (self.clone(), oracle.clone());
             sim.host(node_name(node), move || {
                 let (cluster, oracle) = (cluster.clone(), oracle.clone());
                 async move {
-                    if let Err(error) = cluster.run(node, &oracle).await {
-                        oracle.violated(
+                    if !cluster.members().contains(&node) {
+                        return Ok(());
+                    }
+                    match cluster.run(node, &oracle).await {
+                        Ok(()) => {}
+                        Err(error) if oracle.is_faulted(node) => {
+                            // A process that cannot use its disk ends; it is started again when the disk is well.
+                            oracle.note(
+                                &node_name(node),
+                                format_args!("does not start or stops by itself: {error}"),
+                            );
+                        }
+                        Err(error) => oracle.violated(
                             "nodes-start",
                             format_args!(
                                 "{} does not start or stops by itself: {error}",
                                 node_name(node)
                             ),
-                        );
+                        ),
                     }
                     Ok(())
                 }
@@ -110,12 +158,14 @@ impl Cluster {
     /// One process's life.
     async fn run(&self, number: usize, oracle: &Oracle) -> Result<(), Box<dyn std::error::Error>> {
         let start = oracle.node_starts(number);
+        self.inner.orders.borrow_mut()[number].clear();
         // What an earlier process had open, the system has closed.
         self.inner.networks[number].close_all();
         let (storage, network) = (
             Arc::new(self.disk(number).open()),
             Arc::new(self.inner.networks[number].clone()),
         );
+        drift(self.inner.options.drifts[number]);
         let node = Node::start(
             self.config(number, start),
             storage,
@@ -125,23 +175,42 @@ impl Cluster {
         .await?;
         let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, AMQP)).await?;
         oracle.node_up(number, node.clone());
-        let (looked_at, looker) = (node.clone(), oracle.clone());
-        tokio::task::spawn_local(async move {
+        let (looked_at, looker, cluster) = (node.clone(), oracle.clone(), self.clone());
+        let mut stop = Box::pin(async move {
             loop {
                 looker.look_at(number, &looked_at);
-                tokio::time::sleep(LOOK).await;
+                match cluster.next_order(number) {
+                    Some(Order::Stop) => return,
+                    Some(Order::Move { shard, to }) => {
+                        tokio::spawn(move_shard(looked_at.clone(), shard, to));
+                    }
+                    None => tokio::time::sleep(LOOK).await,
+                }
             }
         });
         loop {
-            let (stream, peer) = listener.accept().await?;
-            tokio::spawn(node.clone().serve(stream, peer));
+            tokio::select! {
+                biased;
+                () = &mut stop => break,
+                accepted = listener.accept() => {
+                    let (stream, peer) = accepted?;
+                    tokio::spawn(node.clone().serve(stream, peer));
+                }
+            }
         }
+        oracle.node_down(number);
+        drop(listener);
+        node.shutdown().await;
+        // The process is gone, and so are its sockets.
+        self.inner.networks[number].close_all();
+        oracle.note(&node_name(number), "has stopped in good order");
+        Ok(())
     }
 
     fn config(&self, number: usize, start: u64) -> Config {
         let options = &self.inner.options;
         let address = |node: usize| format!("{}:{LINKS}", node_name(node));
-        let peers = (0..self.size())
+        let peers = (0..options.nodes)
             .map(|node| PeerAddress {
                 name: node_name(node),
                 address: address(node),
@@ -150,6 +219,7 @@ impl Cluster {
         // Simulated clients are on hosts of their own.
         let settings = Settings {
             loopback_users: Vec::new(),
+            logs: options.logs,
             ..Settings::default()
         };
         Config {
@@ -173,4 +243,55 @@ impl Cluster {
             first_user: Some(("guest".into(), "guest".into())),
         }
     }
+}
+
+fn new_disk(options: &Options) -> Disk {
+    let disk = Disk::new();
+    disk.set_completion(Completion::Spawned(Arc::new(
+        |after: Duration, job: Job| {
+            // On the host that has the disk: its clock, and gone with its process.
+            tokio::spawn(async move {
+                tokio::time::sleep(after).await;
+                job();
+            });
+        },
+    )));
+    disk.set_sync_delay(options.sync_delay);
+    disk
+}
+
+/// Has this host's clock run faster than the true time: a part of a step is passed over now and then.
+fn drift(rate: f64) {
+    if rate <= 0.0 {
+        return;
+    }
+    let period = TICK.div_f64(rate);
+    tokio::task::spawn_local(async move {
+        loop {
+            tokio::time::sleep(period).await;
+            // Beyond the end of this step by one.
+            tokio::time::advance(TICK * 2).await;
+        }
+    });
+}
+
+/// Gives a shard to another node, as an operator would.
+async fn move_shard(node: Arc<Node>, shard: u64, to: usize) {
+    let command = {
+        let table = node.metadata().table().read();
+        let Some((_, shards)) = table.cluster() else {
+            return;
+        };
+        let name = node_name(to);
+        let Some(to) = table.nodes().find(|known| known.name == name) else {
+            return;
+        };
+        let shard = ShardId(u16::try_from(shard % u64::from(shards)).unwrap_or_default());
+        Command::MoveShard { shard, to: to.id }
+    };
+    // It may be refused, if that node is down.
+    let _ = node
+        .metadata()
+        .propose(command, Duration::from_secs(5))
+        .await;
 }

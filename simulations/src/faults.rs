@@ -1,10 +1,10 @@
 //! Faults: what is done to the cluster, when, and how it is undone.
 //!
 //! Flow: [`plan`] draws all faults before the run; [`Driver::step`] strikes and undoes them when their time comes. Faults may overlap: network faults are kept as
-//! a list, and each link's state is derived anew from those that are on, so that the end of one does not undo another.
-//! Invariant: every fault ends within the run's working time.
+//! a list, and each link's state is derived anew from those that are on, so that the end of one does not undo another; so are disks and packets.
+//! Invariants: every fault ends within the run's working time; a run wipes one node at most, since two would rightly lose what only they had.
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Order};
 use crate::options::{node_name, pick};
 use crate::oracle::Oracle;
 use rand::Rng;
@@ -16,6 +16,10 @@ use std::time::Duration;
 const FIRST: Duration = Duration::from_secs(3);
 /// On a bad link, how often a packet is lost together with all that are under way.
 const LOSS: f64 = 0.05;
+/// A node that stops in order may take so long; at the fault's end it is killed.
+const STOP_LASTS: Duration = Duration::from_secs(2);
+/// What a fault has led to may go on for so long after its end: links are made again, leaders come back.
+const AFTERMATH: Duration = Duration::from_secs(1);
 
 /// What a fault does.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -26,6 +30,8 @@ pub enum Kind {
     Kill,
     /// All nodes lose power at once.
     PowerLossOfAll,
+    /// A node is told to stop in good order, and started again.
+    Stop,
     /// A node cannot reach the others, nor they it.
     Partition,
     /// Two nodes cannot reach each other; the third reaches both.
@@ -38,23 +44,42 @@ pub enum Kind {
     Pause,
     /// Packets between two nodes get lost now and then.
     Loss,
+    /// Packets that a node sends to others are doubled, or come late and out of order.
+    Garble,
     /// A node's disk becomes very slow.
     SlowDisk,
+    /// A sync of a node's disk fails; at the end the node is started again, without what was not synced.
+    FailingSync,
+    /// A node's disk is full; at the end there is room, and the node is started again.
+    FullDisk,
+    /// A node loses power and its disk, and comes back with an empty one.
+    Wipe,
+    /// A further node joins the cluster.
+    Join,
+    /// A shard is given to another node.
+    Move,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 17] = [
         Self::PowerLoss,
         Self::Kill,
         Self::PowerLossOfAll,
+        Self::Stop,
         Self::Partition,
         Self::Cut,
         Self::OneWay,
         Self::Hold,
         Self::Pause,
         Self::Loss,
+        Self::Garble,
         Self::SlowDisk,
+        Self::FailingSync,
+        Self::FullDisk,
+        Self::Wipe,
+        Self::Join,
+        Self::Move,
     ];
 
     /// Its name, for people.
@@ -64,27 +89,68 @@ impl Kind {
             Self::PowerLoss => "power-loss",
             Self::Kill => "kill",
             Self::PowerLossOfAll => "power-loss-of-all",
+            Self::Stop => "stop",
             Self::Partition => "partition",
             Self::Cut => "cut",
             Self::OneWay => "one-way",
             Self::Hold => "hold",
             Self::Pause => "pause",
             Self::Loss => "loss",
+            Self::Garble => "garble",
             Self::SlowDisk => "slow-disk",
+            Self::FailingSync => "failing-sync",
+            Self::FullDisk => "full-disk",
+            Self::Wipe => "wipe",
+            Self::Join => "join",
+            Self::Move => "move",
         }
     }
 
     /// Whether a cluster of this many nodes can have it.
     pub(crate) fn fits(self, nodes: usize) -> bool {
         match self {
-            Self::PowerLoss | Self::Kill | Self::Pause | Self::SlowDisk => true,
+            Self::PowerLoss
+            | Self::Kill
+            | Self::Stop
+            | Self::Pause
+            | Self::SlowDisk
+            | Self::FailingSync
+            | Self::FullDisk => true,
             Self::PowerLossOfAll
             | Self::Partition
             | Self::Cut
             | Self::OneWay
             | Self::Hold
-            | Self::Loss => nodes > 1,
+            | Self::Loss
+            | Self::Garble
+            | Self::Wipe
+            | Self::Join
+            | Self::Move => nodes > 1,
         }
+    }
+
+    /// Whether it keeps its node from running.
+    fn downs(self) -> bool {
+        match self {
+            Self::PowerLoss | Self::Kill | Self::PowerLossOfAll | Self::Stop | Self::Wipe => true,
+            Self::Partition
+            | Self::Cut
+            | Self::OneWay
+            | Self::Hold
+            | Self::Pause
+            | Self::Loss
+            | Self::Garble
+            | Self::SlowDisk
+            | Self::FailingSync
+            | Self::FullDisk
+            | Self::Join
+            | Self::Move => false,
+        }
+    }
+
+    /// Whether a run has it once at most.
+    fn is_once(self) -> bool {
+        matches!(self, Self::Wipe | Self::Join)
     }
 }
 
@@ -101,6 +167,32 @@ pub struct Fault {
     pub node: usize,
     /// The other end, where there is one.
     pub other: usize,
+    /// A number that says more, where there is more to say.
+    pub which: u64,
+}
+
+impl Fault {
+    /// Whether a node, or one of its links, is struck by it.
+    fn touches(&self, node: usize) -> bool {
+        match self.kind {
+            Kind::PowerLossOfAll => true,
+            Kind::Cut | Kind::Loss => node == self.node || node == self.other,
+            Kind::PowerLoss
+            | Kind::Kill
+            | Kind::Stop
+            | Kind::Partition
+            | Kind::OneWay
+            | Kind::Hold
+            | Kind::Pause
+            | Kind::Garble
+            | Kind::SlowDisk
+            | Kind::FailingSync
+            | Kind::FullDisk
+            | Kind::Wipe => node == self.node,
+            // Nobody is to notice.
+            Kind::Join | Kind::Move => false,
+        }
+    }
 }
 
 impl fmt::Display for Fault {
@@ -108,15 +200,21 @@ impl fmt::Display for Fault {
         let node = node_name(self.node);
         write!(f, "{}", self.kind.name())?;
         match self.kind {
-            Kind::PowerLossOfAll => Ok(()),
+            Kind::PowerLossOfAll | Kind::Join => Ok(()),
             Kind::Cut | Kind::Loss => write!(f, " between {node} and {}", node_name(self.other)),
+            Kind::Move => write!(f, " of a shard to {}", node_name(self.other)),
             Kind::PowerLoss
             | Kind::Kill
+            | Kind::Stop
             | Kind::Partition
             | Kind::OneWay
             | Kind::Hold
             | Kind::Pause
-            | Kind::SlowDisk => write!(f, " of {node}"),
+            | Kind::Garble
+            | Kind::SlowDisk
+            | Kind::FailingSync
+            | Kind::FullDisk
+            | Kind::Wipe => write!(f, " of {node}"),
         }?;
         write!(f, " for {:.1} s", self.lasts.as_secs_f64())
     }
@@ -124,24 +222,33 @@ impl fmt::Display for Fault {
 
 /// Draws a run's faults.
 pub(crate) fn plan(rng: &mut StdRng, kinds: &[Kind], nodes: usize, work: Duration) -> Vec<Fault> {
-    let mut faults = Vec::new();
+    let mut faults: Vec<Fault> = Vec::new();
     let pause_ms = *pick(rng, &[500, 2000, 6000]);
     let longest_ms: u64 = *pick(rng, &[800, 4000, 12000]);
     let mut at = FIRST;
     while !kinds.is_empty() {
         at += Duration::from_millis(rng.random_range(50..pause_ms * 2));
-        let lasts = Duration::from_millis(rng.random_range(100..longest_ms));
+        let mut lasts = Duration::from_millis(rng.random_range(100..longest_ms));
+        let kind = *pick(rng, kinds);
+        if kind == Kind::Stop {
+            lasts += STOP_LASTS;
+        }
         if at + lasts > work {
             break;
         }
         let node = rng.random_range(0..nodes);
         let other = (node + rng.random_range(1..nodes.max(2))) % nodes;
+        let which = rng.random();
+        if kind.is_once() && faults.iter().any(|fault| fault.kind == kind) {
+            continue;
+        }
         faults.push(Fault {
             at,
             lasts,
-            kind: *pick(rng, kinds),
+            kind,
             node,
             other,
+            which,
         });
     }
     faults
@@ -199,15 +306,36 @@ impl Driver {
     ) {
         oracle.disturbed(format_args!("{fault}"));
         self.on.push(fault);
+        let until = sim.elapsed() + fault.lasts + AFTERMATH;
+        (0..cluster.hosts())
+            .filter(|node| fault.touches(*node))
+            .for_each(|node| oracle.node_faulted(node, until));
+        let node = fault.node;
         match fault.kind {
-            Kind::PowerLoss => self.crash(fault.node, true, sim, cluster, oracle),
-            Kind::Kill => self.crash(fault.node, false, sim, cluster, oracle),
+            Kind::PowerLoss => self.crash(node, true, sim, cluster, oracle),
+            Kind::Kill => self.crash(node, false, sim, cluster, oracle),
             Kind::PowerLossOfAll => {
-                (0..cluster.size()).for_each(|node| self.crash(node, true, sim, cluster, oracle))
+                (0..cluster.hosts()).for_each(|node| self.crash(node, true, sim, cluster, oracle))
             }
-            Kind::SlowDisk => cluster
-                .disk(fault.node)
-                .set_sync_delay(Duration::from_millis(80)),
+            Kind::Stop => cluster.order(node, Order::Stop),
+            Kind::Wipe => {
+                self.crash(node, true, sim, cluster, oracle);
+                cluster.replace_disk(node);
+            }
+            Kind::Join => {
+                cluster.join();
+                sim.bounce(node_name(cluster.hosts() - 1));
+            }
+            Kind::Move => cluster.order(
+                node,
+                Order::Move {
+                    shard: fault.which,
+                    to: fault.other,
+                },
+            ),
+            Kind::FailingSync => cluster.disk(node).fail_syncs(1),
+            Kind::SlowDisk | Kind::FullDisk => self.set_disk(node, cluster),
+            Kind::Garble => self.set_packets(node, cluster),
             Kind::Partition | Kind::Cut | Kind::OneWay | Kind::Hold | Kind::Pause | Kind::Loss => {
                 self.set_links(sim, cluster, oracle)
             }
@@ -221,10 +349,29 @@ impl Driver {
         cluster: &Cluster,
         oracle: &Oracle,
     ) {
+        let node = fault.node;
         match fault.kind {
-            Kind::PowerLoss | Kind::Kill => self.start(fault.node, sim),
-            Kind::PowerLossOfAll => (0..cluster.size()).for_each(|node| self.start(node, sim)),
-            Kind::SlowDisk => cluster.reset_disk(fault.node),
+            Kind::PowerLoss | Kind::Kill | Kind::Wipe => self.start(node, sim),
+            Kind::PowerLossOfAll => cluster.members().for_each(|node| self.start(node, sim)),
+            Kind::Stop => {
+                if sim.is_host_running(node_name(node)) {
+                    self.crash(node, false, sim, cluster, oracle);
+                }
+                self.start(node, sim);
+            }
+            Kind::FailingSync => {
+                cluster.disk(node).fail_syncs(0);
+                self.crash(node, true, sim, cluster, oracle);
+                self.start(node, sim);
+            }
+            Kind::FullDisk => {
+                self.set_disk(node, cluster);
+                self.crash(node, false, sim, cluster, oracle);
+                self.start(node, sim);
+            }
+            Kind::SlowDisk => self.set_disk(node, cluster),
+            Kind::Garble => self.set_packets(node, cluster),
+            Kind::Join | Kind::Move => {}
             Kind::Partition | Kind::Cut | Kind::OneWay | Kind::Hold | Kind::Pause | Kind::Loss => {
                 self.set_links(sim, cluster, oracle)
             }
@@ -251,25 +398,37 @@ impl Driver {
 
     /// Starts a node again, unless another fault keeps it down.
     fn start(&self, node: usize, sim: &mut turmoil::Sim<'_>) {
-        let downs = |fault: &&Fault| match fault.kind {
-            Kind::PowerLoss | Kind::Kill => fault.node == node,
-            Kind::PowerLossOfAll => true,
-            Kind::Partition
-            | Kind::Cut
-            | Kind::OneWay
-            | Kind::Hold
-            | Kind::Pause
-            | Kind::Loss
-            | Kind::SlowDisk => false,
-        };
+        let downs = |fault: &&Fault| fault.kind.downs() && fault.touches(node);
         if self.on.iter().find(downs).is_none() && !sim.is_host_running(node_name(node)) {
             sim.bounce(node_name(node));
         }
     }
 
+    fn is_on(&self, node: usize, kind: Kind) -> Option<&Fault> {
+        self.on
+            .iter()
+            .find(|fault| fault.kind == kind && fault.node == node)
+    }
+
+    /// Brings a disk into the state that the faults under way ask for.
+    fn set_disk(&self, node: usize, cluster: &Cluster) {
+        let disk = cluster.disk(node);
+        match self.is_on(node, Kind::SlowDisk) {
+            Some(_) => disk.set_sync_delay(Duration::from_millis(80)),
+            None => cluster.reset_disk(node),
+        }
+        let full = self.is_on(node, Kind::FullDisk);
+        disk.set_capacity(full.map(|fault| disk.used_bytes() + fault.which % 20_000));
+    }
+
+    fn set_packets(&self, node: usize, cluster: &Cluster) {
+        let garbled = self.is_on(node, Kind::Garble);
+        cluster.garble(node, garbled.map(|fault| fault.which));
+    }
+
     /// Brings each link into the state that the faults under way ask for.
     fn set_links(&self, sim: &mut turmoil::Sim<'_>, cluster: &Cluster, oracle: &Oracle) {
-        let nodes = cluster.size();
+        let nodes = cluster.hosts();
         for a in 0..nodes {
             for b in a + 1..nodes {
                 self.set_link(a, b, sim);
@@ -306,7 +465,14 @@ impl Driver {
                 | Kind::PowerLoss
                 | Kind::Kill
                 | Kind::PowerLossOfAll
-                | Kind::SlowDisk => {}
+                | Kind::Stop
+                | Kind::Garble
+                | Kind::SlowDisk
+                | Kind::FailingSync
+                | Kind::FullDisk
+                | Kind::Wipe
+                | Kind::Join
+                | Kind::Move => {}
             }
         }
         let (from, to) = (node_name(a), node_name(b));

@@ -1,5 +1,7 @@
 //! The simulator: runs seeds, replays one, and proves that a seed repeats.
 
+#[cfg(feature = "planted-bugs")]
+mod mutants;
 mod seeded;
 
 use anyhow::{Context as _, bail};
@@ -17,7 +19,7 @@ use warren_simulations::{Certificates, Detail, Options, Report, invariants, run}
 /// Stands for no invariant's name.
 const HELD: &str = "-";
 /// Nodes that certificates are made for.
-const NODES: usize = 3;
+const NODES: usize = 6;
 /// How often a run is looked at, in real time.
 const LOOK: Duration = Duration::from_millis(20);
 /// A run whose simulated time stands still for so long, in real time, never goes on.
@@ -91,11 +93,34 @@ enum Action {
     },
     /// Runs the seeds that once failed.
     Pinned,
+    /// Plants one bug after the other, and shows in how many seeds each is found; fails if one is not. Only if built with the bugs, as by `cargo xtask`.
+    Mutants {
+        /// How many seeds each bug is looked for in.
+        #[arg(long, default_value_t = 12)]
+        seeds: u64,
+        /// The first.
+        #[arg(long, default_value_t = 1)]
+        first: u64,
+        /// Ends with each bug's first find.
+        #[arg(long)]
+        short: bool,
+        /// Only this bug.
+        #[arg(long, value_name = "BUG")]
+        only: Option<String>,
+        /// Runs at once; as many as there are cores if not given.
+        #[arg(long)]
+        jobs: Option<usize>,
+    },
     /// Shows invariants, workloads, kinds of faults, and pinned seeds.
     List,
 }
 
 fn main() -> ExitCode {
+    #[cfg(feature = "planted-bugs")]
+    if let Err(error) = mutants::plant() {
+        eprintln!("simulate: {error:#}");
+        return ExitCode::from(2);
+    }
     match act(Arguments::parse().action) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
@@ -131,6 +156,23 @@ fn act(action: Action) -> anyhow::Result<bool> {
             record.as_deref(),
         ),
         Action::Determinism { seed, minutes } => determinism(seed, minutes),
+        #[cfg(feature = "planted-bugs")]
+        Action::Mutants {
+            seeds,
+            first,
+            short,
+            only,
+            jobs,
+        } => mutants::find(
+            (first..first + seeds).collect(),
+            short,
+            only.as_deref(),
+            jobs,
+        ),
+        #[cfg(not(feature = "planted-bugs"))]
+        Action::Mutants { .. } => {
+            bail!("this simulator is built without planted bugs: cargo xtask simulate mutants")
+        }
         Action::Pinned => many(pinned().map(|(seed, _)| seed).collect(), None, None),
         Action::List => {
             list();
@@ -248,9 +290,12 @@ struct Done {
 }
 
 fn in_process(seed: u64, minutes: Option<f64>) -> anyhow::Result<Done> {
-    let output = own_process("one", seed, minutes)?
-        .output()
-        .context("cannot run this program again")?;
+    done(seed, &mut own_process("one", seed, minutes)?)
+}
+
+/// Runs a process that runs a seed.
+fn done(seed: u64, process: &mut Command) -> anyhow::Result<Done> {
+    let output = process.output().context("cannot run this program again")?;
     let text = String::from_utf8_lossy(&output.stdout);
     let head = text
         .split_once('\n')
@@ -316,13 +361,15 @@ fn line(report: &Report, took: Duration) -> String {
         "ok"
     };
     format!(
-        "seed {}: {how}, {:.0} s in {:.1} s; {}; {} operations, {} deliveries, checks: {} digests, {} declares, {} rings, {} exclusives",
+        "seed {}: {how}, {:.0} s in {:.1} s; {}; {} operations, {} deliveries ({} again), checks: {} drained, {} digests, {} declares, {} rings, {} exclusives",
         report.options.seed,
         report.simulated.as_secs_f64(),
         took.as_secs_f64(),
         report.options,
         counts.operations,
         counts.deliveries,
+        counts.again,
+        counts.drained,
         counts.digests,
         counts.declares,
         counts.rings,

@@ -8,6 +8,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::fmt;
 use std::time::Duration;
+use warren_node::ShardLogs;
 
 /// Everything that is drawn before a run begins.
 #[derive(Clone, Debug)]
@@ -28,6 +29,12 @@ pub struct Options {
     pub think: Duration,
     /// Heartbeat that clients agree on, in seconds; 0: none.
     pub heartbeat_s: u16,
+    /// How much of the shards' logs is kept.
+    pub logs: ShardLogs,
+    /// How much faster than the true time each node's clock runs.
+    pub drifts: Vec<f64>,
+    /// How likely a client cuts its connection in the middle of what it writes, at each write.
+    pub cuts: f64,
     /// Kinds of faults of this run.
     pub kinds: Vec<Kind>,
     /// The faults, in the order of their beginnings.
@@ -36,6 +43,14 @@ pub struct Options {
     pub work: Duration,
     /// The oracle is told something false, to show that it finds out.
     pub sabotage: bool,
+}
+
+impl Options {
+    /// Nodes that there may be: those that found the cluster, and one that may join.
+    #[must_use]
+    pub fn hosts(&self) -> usize {
+        self.nodes + usize::from(self.kinds.contains(&Kind::Join))
+    }
 }
 
 /// Name of a node, and of its host.
@@ -51,7 +66,7 @@ impl Options {
         let mut rng = StdRng::seed_from_u64(seed);
         let drawn = Duration::from_secs(rng.random_range(15..50));
         let work = work.unwrap_or(drawn);
-        let nodes = if rng.random_bool(0.15) { 1 } else { 3 };
+        let nodes = *pick(&mut rng, &[1, 3, 3, 3, 3, 3, 3, 3, 5, 5]);
         let latency_min = Duration::from_micros(*pick(&mut rng, &[200, 500, 1000, 2000]));
         let latency = (
             latency_min,
@@ -60,24 +75,41 @@ impl Options {
         let kinds: Vec<Kind> = Kind::ALL
             .iter()
             .copied()
-            .filter(|kind| rng.random_bool(0.45) && kind.fits(nodes))
+            .filter(|kind| rng.random_bool(0.35) && kind.fits(nodes))
             .collect();
         let faults = crate::faults::plan(&mut rng, &kinds, nodes, work);
         Self {
             seed,
             nodes,
-            shards: *pick(&mut rng, &[1, 3, 16]),
+            shards: if rng.random_bool(0.5) {
+                *pick(&mut rng, &[1, 3, 16])
+            } else {
+                rng.random_range(1..=16)
+            },
             latency,
             sync_delay: Duration::from_micros(*pick(&mut rng, &[0, 150, 1000, 8000])),
             workloads: workloads(&mut rng),
             think: Duration::from_millis(*pick(&mut rng, &[5, 20, 100, 300])),
             heartbeat_s: *pick(&mut rng, &[0, 2, 10]),
+            logs: ShardLogs {
+                checkpoint_bytes: *pick(&mut rng, &[2 << 10, 32 << 10, 256 << 10, 16 << 20]),
+                log_bytes_max: *pick(&mut rng, &[64 << 10, 256 << 10, 1 << 20, 64 << 20]),
+            },
+            drifts: drifts(&mut rng, nodes),
+            cuts: *pick(&mut rng, &[0.0, 0.0, 0.0, 0.001, 0.01]),
             kinds,
             faults,
             work,
             sabotage: false,
         }
     }
+}
+
+/// Clocks of the nodes, and of one that may join.
+fn drifts(rng: &mut StdRng, nodes: usize) -> Vec<f64> {
+    let most = *pick(rng, &[0.0, 0.0, 0.001, 0.01]);
+    let drift = |_| most * rng.random_range(0.0..1.0);
+    (0..=nodes).map(drift).collect()
 }
 
 /// Between three and seven clients, of one to four sorts.
@@ -120,13 +152,23 @@ impl fmt::Display for Options {
         };
         write!(
             f,
-            "{} node{}, {} shards, packets {:?} to {:?}, syncs {:?}, {workloads}, {kinds}",
+            "{} node{}, {} shards of {} and {} KiB, packets {:?} to {:?}, syncs {:?}",
             self.nodes,
             if self.nodes == 1 { "" } else { "s" },
             self.shards,
+            self.logs.checkpoint_bytes >> 10,
+            self.logs.log_bytes_max >> 10,
             self.latency.0,
             self.latency.1,
             self.sync_delay
-        )
+        )?;
+        let drift = self.drifts.iter().copied().fold(0.0, f64::max);
+        if drift > 0.0 {
+            write!(f, ", clocks apart by {:.2} %", drift * 100.0)?;
+        }
+        if self.cuts > 0.0 {
+            write!(f, ", cuts of {}", self.cuts)?;
+        }
+        write!(f, ", {workloads}, {kinds}")
     }
 }

@@ -4,9 +4,10 @@
 //! "Disturbed" is whatever may excuse a client's trouble: a fault's beginning or end, a change of the members, a lost lease. Invariants that hold in calm only
 //! ask how long ago the last one was.
 
-use crate::invariants::{Declares, Digests, Exclusives, HashRing, Homes, Messages};
+use crate::invariants::{Declares, Digests, Exclusives, HashRing, Holds, Homes, Messages};
 use crate::options::node_name;
 use crate::timeline::Timeline;
+use crate::workloads::traffic;
 use std::cell::{Cell, RefCell, RefMut};
 use std::fmt;
 use std::rc::Rc;
@@ -53,6 +54,11 @@ pub(crate) struct State {
     pub(crate) homes: Homes,
     pub(crate) ring: HashRing,
     pub(crate) exclusives: Exclusives,
+    pub(crate) holds: Holds,
+    /// The shared traffic's queues are empty.
+    drained: bool,
+    /// Bytes published to queues that nobody drains.
+    pub(crate) kept_bytes: u64,
 }
 
 /// Where a run is.
@@ -77,6 +83,8 @@ struct Seen {
     starts: u64,
     /// When its process was last started or ended, or it was paused or went on.
     changed: Duration,
+    /// Until when a fault of the node, or of one of its links, lasts.
+    faulted: Duration,
     paused: bool,
     routes: bool,
     epoch: u64,
@@ -101,6 +109,9 @@ impl Oracle {
             homes: Homes,
             ring: HashRing::default(),
             exclusives: Exclusives::default(),
+            holds: Holds::default(),
+            drained: false,
+            kept_bytes: 0,
         };
         Self {
             inner: Rc::new(Inner {
@@ -228,6 +239,50 @@ impl Oracle {
         ids.iter().for_each(|id| state.messages.confirmed(*id));
     }
 
+    /// These messages were refused.
+    pub(crate) fn refused(&self, ids: &[crate::message::MessageId]) {
+        for id in ids {
+            let verdict =
+                self.state()
+                    .messages
+                    .refused(*id, &traffic::QUEUES, &[traffic::MEMORY_QUEUE]);
+            self.judge(Messages::NAME, verdict);
+        }
+    }
+
+    /// The shared queues are empty.
+    pub(crate) fn drained(&self) {
+        self.state().drained = true;
+    }
+
+    pub(crate) fn is_drained(&self) -> bool {
+        self.state().drained
+    }
+
+    /// A node has a fault, or one of its links, until then.
+    pub(crate) fn node_faulted(&self, node: usize, until: Duration) {
+        let mut state = self.state();
+        let seen = &mut state.nodes[node];
+        seen.faulted = seen.faulted.max(until);
+    }
+
+    /// Whether a node has a fault now, or its aftermath.
+    pub(crate) fn is_faulted(&self, node: usize) -> bool {
+        let now = self.now();
+        self.state().nodes[node].faulted >= now
+    }
+
+    /// Judges what had to wait for what comes after it.
+    pub(crate) fn judge_suspicions(&self) {
+        let now = self.now();
+        let verdict = {
+            let mut state = self.state();
+            let State { holds, nodes, .. } = &mut *state;
+            holds.check(now, |node, since| nodes[node].faulted >= since)
+        };
+        self.judge(Holds::NAME, verdict);
+    }
+
     /// A process starts on a node. Returns how many have.
     pub(crate) fn node_starts(&self, node: usize) -> u64 {
         self.note(&node_name(node), "process starts");
@@ -248,6 +303,7 @@ impl Oracle {
             node: Some(node),
             starts: seen.starts,
             changed: now,
+            faulted: seen.faulted,
             paused: seen.paused,
             ..Seen::default()
         };
@@ -294,9 +350,13 @@ impl Oracle {
             .collect()
     }
 
-    /// Whether all nodes run and were seen to route.
-    pub(crate) fn all_route(&self) -> bool {
-        self.state().nodes.iter().all(|seen| seen.routes)
+    /// Whether these nodes run and were seen to route.
+    pub(crate) fn all_route(&self, nodes: usize) -> bool {
+        self.state()
+            .nodes
+            .iter()
+            .take(nodes)
+            .all(|seen| seen.routes)
     }
 
     /// Looks at a node, on its own host: its lease counts by its own clock.
@@ -319,6 +379,9 @@ impl Oracle {
                     if routes { "routes" } else { "does not route" },
                     table.epoch()
                 ));
+                if seen.routes != routes {
+                    seen.faulted = seen.faulted.max(now);
+                }
                 state.disturbed = now;
             }
             (seen.routes, seen.epoch, seen.index) = (routes, table.epoch(), Some(table.index()));

@@ -1,7 +1,7 @@
 //! The cluster serves again: soon after the last fault, each node takes declares and routes, confirms and delivers a message.
 
 use crate::client::{Client, Event, Failure};
-use crate::invariants::Delivery;
+use crate::cluster::Cluster;
 use crate::options::node_name;
 use crate::oracle::{Oracle, Phase};
 use std::time::Duration;
@@ -16,9 +16,12 @@ pub(crate) fn host(node: usize) -> String {
 }
 
 /// Waits until all faults are over, then until the node serves.
-pub(crate) async fn run(oracle: Oracle, node: usize) {
+pub(crate) async fn run(oracle: Oracle, cluster: Cluster, node: usize) {
     while oracle.phase() < Phase::Healing {
         tokio::time::sleep(PAUSE).await;
+    }
+    if !cluster.members().contains(&node) {
+        return;
     }
     let healed = oracle.now();
     for attempt in 0.. {
@@ -51,7 +54,7 @@ pub(crate) async fn run(oracle: Oracle, node: usize) {
 
 /// Has a message go through the node. What is wrong, if anything is.
 async fn serves(oracle: &Oracle, node: usize, attempt: u32) -> Result<Option<String>, Failure> {
-    let mut client = Client::connect(oracle, &host(node), node, 0).await?;
+    let mut client = Client::connect(oracle, &host(node), node, 0, None).await?;
     let queue = format!("probe.{}.{attempt}", node + 1);
     client.declare_queue(&queue, true, false).await?;
     client
@@ -79,17 +82,7 @@ async fn serves(oracle: &Oracle, node: usize, attempt: u32) -> Result<Option<Str
     loop {
         match client.next_event(SOON).await? {
             Some(Event::Delivered(got)) => {
-                let delivery = Delivery {
-                    consumer: client.publisher(),
-                    queue: &queue,
-                    exchange: &got.exchange,
-                    key: &got.key,
-                    redelivered: got.redelivered,
-                    body: &got.body,
-                };
-                let disturbed = oracle.last_disturbed();
-                let verdict = oracle.state().messages.delivered(&delivery, disturbed);
-                oracle.judge(crate::invariants::Messages::NAME, verdict.map(drop));
+                client.check(&queue, &got);
                 client.ack(got.tag, false).await?;
                 client.delete_queue(&queue).await?;
                 client.close().await?;

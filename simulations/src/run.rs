@@ -6,7 +6,7 @@
 use crate::certificates::Certificates;
 use crate::cluster::Cluster;
 use crate::faults::Driver;
-use crate::invariants::{Digests, Exclusives, Fact};
+use crate::invariants::{Digests, Exclusives, Fact, Leaders, Space};
 use crate::options::{Options, node_name};
 use crate::oracle::{Oracle, Phase, Violation};
 use crate::timeline::{Detail, Timeline};
@@ -18,8 +18,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use turmoil::Sim;
+use warren_model::ShardId;
 
-const TICK: Duration = Duration::from_millis(1);
+/// One step of the simulation.
+pub(crate) const TICK: Duration = Duration::from_millis(1);
 /// A cluster that comes up for the first time routes within this time.
 const FORMING: Duration = Duration::from_secs(20);
 /// How long clients go on after the last fault: until every node must serve again, and then in calm.
@@ -59,6 +61,10 @@ pub struct Counts {
     pub rings: u64,
     /// Names of exclusive queues taken again.
     pub exclusives: u64,
+    /// Confirmed messages looked for at the end.
+    pub drained: u64,
+    /// Deliveries that were not the first of their message.
+    pub again: u64,
 }
 
 /// Runs a seed's simulation. `progress` follows the simulated time, in milliseconds: a run whose time stands still has code that runs without end.
@@ -82,6 +88,8 @@ pub fn run(
         declares: state.declares.checks(),
         rings: state.ring.compared(),
         exclusives: state.exclusives.times_taken_over(),
+        drained: state.messages.drained(),
+        again: state.holds.again(),
         operations: 0,
     };
     drop(state);
@@ -123,10 +131,10 @@ impl<'a> Run<'a> {
             .tcp_capacity(1_024)
             .simulation_duration(Duration::from_secs(86_400))
             .build();
-        let oracle = Oracle::new(options.nodes, timeline.clone());
+        let oracle = Oracle::new(options.hosts(), timeline.clone());
         let workers = (0..options.workloads.len()).map(workloads::host);
         let clients = workers
-            .chain((0..options.nodes).map(probe::host))
+            .chain((0..options.hosts()).map(probe::host))
             .chain([drain::HOST.to_owned()])
             .collect();
         let cluster = Cluster::new(options, certificates, clients);
@@ -138,10 +146,10 @@ impl<'a> Run<'a> {
                 Ok(())
             });
         }
-        for node in 0..options.nodes {
-            let oracle = oracle.clone();
+        for node in 0..options.hosts() {
+            let (oracle, cluster) = (oracle.clone(), cluster.clone());
             sim.client(probe::host(node), async move {
-                probe::run(oracle, node).await;
+                probe::run(oracle, cluster, node).await;
                 Ok(())
             });
         }
@@ -169,14 +177,14 @@ impl<'a> Run<'a> {
         let _ = self.phases();
         let simulated = self.sim.elapsed();
         // Nodes go before the simulation does; what they say in going is of no matter.
-        (0..self.options.nodes).for_each(|node| self.oracle.node_down(node));
+        (0..self.cluster.hosts()).for_each(|node| self.oracle.node_down(node));
         drop(self.sim);
         (self.oracle, simulated)
     }
 
     fn phases(&mut self) -> Option<()> {
         self.until("serves-again", "the cluster has formed", FORMING, |run| {
-            run.oracle.all_route()
+            run.oracle.all_route(run.options.nodes)
         })?;
         if self.options.sabotage {
             self.oracle
@@ -198,9 +206,31 @@ impl<'a> Run<'a> {
             self.step()?;
         }
         self.oracle.enter(Phase::Healing);
-        let end = self.sim.elapsed() + HEALING;
-        while self.sim.elapsed() < end {
+        let healed = self.sim.elapsed();
+        let mut led = None;
+        while self.sim.elapsed() < healed + HEALING {
             self.step()?;
+            if led.is_none() && self.is_look_due() {
+                let misled = self.misled();
+                let now = self.sim.elapsed();
+                match misled {
+                    None => led = Some(now),
+                    Some(misled) if now > healed + Leaders::SOON => {
+                        self.note_shards();
+                        self.oracle.violated(
+                            Leaders::NAME,
+                            format_args!("{:?} after the last fault: {misled}", now - healed),
+                        );
+                    }
+                    Some(_) => {}
+                }
+                if led.is_some() {
+                    self.oracle.note(
+                        "run",
+                        format_args!("preferred leaders lead after {:?}", now - healed),
+                    );
+                }
+            }
         }
         self.oracle.enter(Phase::Stopping);
         let clients = self.options.workloads.len();
@@ -221,7 +251,62 @@ impl<'a> Run<'a> {
             Self::tables_are_equal,
         )?;
         while !self.step()? {}
-        Some(())
+        self.check_space()
+    }
+
+    /// Whether it is time for a look that costs something.
+    fn is_look_due(&self) -> bool {
+        self.sim.elapsed().as_millis().is_multiple_of(100)
+    }
+
+    /// A shard that some node does not know to be led by its preferred leader.
+    fn misled(&self) -> Option<String> {
+        let running = self.oracle.running();
+        if running.len() != self.cluster.members().len() {
+            return Some("not all nodes run".to_owned());
+        }
+        let misled = |(_, node): &(usize, Arc<warren_node::Node>)| Leaders::misled(node);
+        running
+            .iter()
+            .find_map(misled)
+            .map(|misled| misled.to_string())
+    }
+
+    /// Writes down how each node sees each shard.
+    fn note_shards(&self) {
+        for (number, node) in self.oracle.running() {
+            for shard in 0..self.options.shards {
+                if let Some(status) = node.shard_status(ShardId(shard)) {
+                    self.oracle
+                        .note(&node_name(number), format_args!("{status:?}"));
+                }
+            }
+        }
+    }
+
+    /// Holds what disks hold against what they may, where all was drained.
+    fn check_space(&mut self) -> Option<()> {
+        if !self.oracle.is_drained() {
+            return Some(());
+        }
+        let kept_bytes = self.oracle.state().kept_bytes;
+        for (number, node) in self.oracle.running() {
+            let space = Space {
+                checkpoint_bytes: self.options.logs.checkpoint_bytes,
+                log_bytes_max: self.options.logs.log_bytes_max,
+                shards: self.options.shards.into(),
+                kept_bytes,
+                commands: node.metadata().table().read().index(),
+            };
+            let used = self.cluster.disk(number).used_bytes();
+            self.oracle.note(
+                "run",
+                format_args!("the disk of {} holds {used} bytes", node_name(number)),
+            );
+            let verdict = space.check(&node_name(number), used);
+            self.oracle.judge(Space::NAME, verdict);
+        }
+        self.oracle.violation().is_none().then_some(())
     }
 
     /// Steps until something is so; a violation if it does not come about in time.
@@ -248,6 +333,7 @@ impl<'a> Run<'a> {
     fn step(&mut self) -> Option<bool> {
         let stepped = self.sim.step();
         self.oracle.stepped(self.sim.elapsed());
+        self.oracle.judge_suspicions();
         self.progress.store(
             u64::try_from(self.sim.elapsed().as_millis()).unwrap_or(u64::MAX),
             Ordering::Relaxed,
@@ -267,7 +353,7 @@ impl<'a> Run<'a> {
 
     fn on_tables(&self, holds: impl Fn(&str, &warren_routing::Table) -> bool) -> bool {
         let running = self.oracle.running();
-        running.len() == self.options.nodes
+        running.len() == self.cluster.members().len()
             && running
                 .iter()
                 .all(|(number, node)| holds(&node_name(*number), &node.metadata().table().read()))
@@ -284,6 +370,7 @@ impl<'a> Run<'a> {
                 )
             })
             .collect();
-        tables.len() == self.options.nodes && tables.windows(2).all(|pair| pair[0] == pair[1])
+        tables.len() == self.cluster.members().len()
+            && tables.windows(2).all(|pair| pair[0] == pair[1])
     }
 }

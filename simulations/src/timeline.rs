@@ -146,12 +146,22 @@ impl Subscriber for Timeline {
             return (metadata.is_span() && metadata.name() == "node")
                 || (metadata.is_event() && self.inner.wants_packets());
         }
+        if target.starts_with("openraft") && self.inner.detail == Detail::Last {
+            return false;
+        }
         let most = match self.inner.detail {
             Detail::Last => Level::INFO,
             Detail::All | Detail::Packets => Level::DEBUG,
         };
-        // Spans of the product are not shown, and cost without being of use.
-        metadata.is_event() && target.starts_with("warren") && *metadata.level() <= most
+        // Spans of the product are not shown, and cost without being of use. openraft has much to say, little of which helps.
+        let most = if target.starts_with("openraft") {
+            Level::WARN
+        } else {
+            most
+        };
+        metadata.is_event()
+            && (target.starts_with("warren") || target.starts_with("openraft"))
+            && *metadata.level() <= most
     }
 
     fn new_span(&self, span: &Attributes<'_>) -> Id {

@@ -16,6 +16,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use openraft::async_runtime::watch::WatchReceiver;
+use tokio::time::Instant;
 use warren_model::NodeId;
 use warren_transport::Hello;
 
@@ -53,14 +54,14 @@ impl Core {
         }
     }
 
-    /// A node that was removed while it was away may come back, unless another took its name.
+    /// A node that was removed while it was away may come back, unless another has its name: one of that name that is down was itself replaced.
     fn may_rejoin(&self) -> bool {
         !self
             .machine
             .table()
             .read()
             .nodes()
-            .any(|known| known.name == self.config.name && known.id != self.me())
+            .any(|known| known.name == self.config.name && known.id != self.me() && known.up)
     }
 
     async fn come_in(&self) {
@@ -193,8 +194,9 @@ impl Core {
                 "node {namesake} of the name '{name}' is still up; once it is marked down, node {node} may take its name"
             ));
         }
-        // Whoever was about to be removed may stay.
-        self.ledger.with(|ledger| ledger.unbar(node));
+        // Whoever was about to be removed may stay, and a new one is not taken for one that has been silent for long.
+        self.ledger
+            .with(|ledger| ledger.welcome(node, Instant::now()));
         let known = {
             let metrics = self.raft.metrics();
             let now = metrics.borrow_watched();

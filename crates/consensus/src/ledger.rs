@@ -297,15 +297,19 @@ impl<W> Ledger<W> {
         }
     }
 
-    /// Takes [`Self::bar`] back.
-    pub(crate) fn unbar(&mut self, node: NodeId) {
-        if let Some(holder) = self
-            .leading
-            .as_mut()
-            .and_then(|leading| leading.holders.get_mut(&node))
-        {
-            holder.barred = false;
-        }
+    /// A node becomes a member: takes [`Self::bar`] back, and counts as heard of just now, whenever this leadership began.
+    pub(crate) fn welcome(&mut self, node: NodeId, now: Instant) {
+        let Some(leading) = &mut self.leading else {
+            return;
+        };
+        let holder = leading.holders.entry(node).or_insert(Holder {
+            until: now,
+            incarnation: Incarnation(0),
+            applied: 0,
+            seen: now,
+            barred: false,
+        });
+        (holder.seen, holder.barred) = (now, false);
     }
 
     /// When a node was last heard of under this leadership, or else when that began.
@@ -532,8 +536,22 @@ mod tests {
             Err(NoGrant::NotMember)
         );
         assert!(ledger.bar(A, now + LEASE * 2));
-        ledger.unbar(A);
+        ledger.welcome(A, now);
         assert!(ledger.renew(A, at(5), Some(now), true, now).is_ok());
+    }
+
+    #[test]
+    fn who_joins_counts_as_heard_of() {
+        let (mut ledger, now) = leading(&[]);
+        let later = now + LEASE * 5;
+        assert_eq!(ledger.seen(A), Some(now), "as old as the leadership");
+        ledger.welcome(A, later);
+        assert_eq!(ledger.seen(A), Some(later));
+        assert_eq!(
+            ledger.wait(LEADER, 11, 11, later),
+            Ok(vec![11]),
+            "it holds no lease"
+        );
     }
 
     #[test]

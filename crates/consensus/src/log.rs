@@ -18,6 +18,7 @@ use openraft::storage::{IOFlushed, LogState, RaftLogStorage};
 use openraft::{OptionalSend, RaftLogReader};
 use rkyv::rancor;
 use tokio::sync::oneshot;
+use warren_model::planted;
 use warren_model::{NodeId, ShardId};
 use warren_storage::{LogEntry, LogStore, Place, StorageError};
 
@@ -374,6 +375,9 @@ impl RaftLogStorage<Types> for Log {
     }
 
     async fn save_vote(&mut self, vote: &Vote) -> Result<(), io::Error> {
+        if planted!(VoteNotPersisted) {
+            return Ok(());
+        }
         self.put(VOTE, &VoteRecord::from(*vote)).await
     }
 
@@ -387,6 +391,11 @@ impl RaftLogStorage<Types> for Log {
             .map(|entry| self.stored(entry))
             .collect::<Result<_, Malformed>>()
             .map_err(Malformed::io)?;
+        if planted!(ConfirmBeforeSync) {
+            self.store.append(self.group, entries, Box::new(drop));
+            callback.io_completed(Ok(()));
+            return Ok(());
+        }
         self.store.append(
             self.group,
             entries,
@@ -396,6 +405,9 @@ impl RaftLogStorage<Types> for Log {
     }
 
     async fn truncate_after(&mut self, last_kept: Option<LogId>) -> Result<(), io::Error> {
+        if planted!(TruncationForgotten) && self.gate.is_none() {
+            return Ok(());
+        }
         let last_kept = self.base + last_kept.map_or(0, |id| id.index + 1);
         self.durable(|done| self.store.truncate_after(self.group, last_kept, done))
             .await

@@ -25,7 +25,8 @@ use openraft::storage::{EntryResponder, RaftStateMachine, Snapshot};
 use openraft::{OptionalSend, RaftSnapshotBuilder};
 use parking_lot::Mutex;
 use rkyv::rancor;
-use warren_model::{NodeId, Outcome};
+use warren_model::planted;
+use warren_model::{Command, NodeId, Outcome};
 use warren_routing::Table;
 use warren_storage::{Scan, Space, StateStore, StorageError, Write};
 
@@ -210,6 +211,13 @@ impl Machine {
                 }
                 Verdict::Settled(settled) => results.push(settled),
             }
+        }
+        if planted!(BindingSkipped) && self.me.0.is_multiple_of(3) && index.is_multiple_of(7) {
+            let skipped = Command::PutVhost { name: "/".into() };
+            commands
+                .iter_mut()
+                .filter(|command| matches!(command, Command::Bind(_)))
+                .for_each(|bind| *bind = skipped.clone());
         }
         let mut applied = warren_routing::Applied::default();
         let outcomes = self

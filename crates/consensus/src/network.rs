@@ -324,10 +324,17 @@ impl RaftNetworkV2<Types> for Connection {
         cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
         _: RPCOption,
     ) -> Result<SnapshotResponse<Types>, StreamingError<Types>> {
-        tokio::select! {
+        let (to, last) = (self.to, snapshot.meta.last_log_id.map(|id| id.index));
+        tracing::debug!(%to, last, "a view of the state is sent");
+        let sent = tokio::select! {
             closed = cancel => Err(StreamingError::Closed(closed)),
-            sent = self.send_snapshot(vote, snapshot) => Ok(sent?),
+            sent = self.send_snapshot(vote, snapshot) => sent.map_err(Into::into),
+        };
+        match &sent {
+            Ok(_) => tracing::debug!(%to, last, "the view was installed"),
+            Err(error) => tracing::debug!(%to, last, %error, "the view was not sent"),
         }
+        sent
     }
 
     async fn transfer_leader(

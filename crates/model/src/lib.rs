@@ -14,6 +14,7 @@ pub mod consumer;
 pub mod ids;
 pub mod message;
 pub mod outcome;
+pub mod planted;
 
 pub use command::Command;
 pub use consumer::{ConsumerId, Credit, QueueRef, Settlement, Subscription};

@@ -56,6 +56,27 @@ pub struct Settings {
     pub login_failures_a_minute: u32,
     /// Queues that `/metrics/per-object` may show; 0: it shows none.
     pub metrics_objects_max: usize,
+    /// How much of the shards' logs is kept.
+    pub logs: ShardLogs,
+}
+
+/// How much of a shard's log is kept. The usual sizes suit disks; a simulation takes smaller ones, so that checkpoints, purges and transfers of whole states
+/// happen within its short time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ShardLogs {
+    /// Bytes of entries between checkpoints: what a restart has to apply again.
+    pub checkpoint_bytes: u64,
+    /// Bytes of entries that a shard's log may have before old messages move to the store.
+    pub log_bytes_max: u64,
+}
+
+impl Default for ShardLogs {
+    fn default() -> Self {
+        Self {
+            checkpoint_bytes: 16 << 20,
+            log_bytes_max: 64 << 20,
+        }
+    }
 }
 
 impl Default for Settings {
@@ -68,6 +89,7 @@ impl Default for Settings {
             loopback_users: vec!["guest".into()],
             login_failures_a_minute: 0,
             metrics_objects_max: 0,
+            logs: ShardLogs::default(),
         }
     }
 }

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tokio::sync::oneshot;
 use warren_consensus::{Committed, Leadership};
+use warren_model::planted;
 use warren_model::{NodeId, QueueId, SessionId};
 use warren_queue::entry::Builder;
 use warren_queue::shard::Shard;
@@ -147,7 +148,7 @@ impl Leading {
         let inherited = state
             .queues()
             .map(|(id, index)| (id, index.touched().min(index.next())))
-            .filter(|(_, position)| *position > 0)
+            .filter(|(_, position)| *position > 0 && !planted!(TouchedIgnored))
             .collect();
         Self {
             term,
@@ -183,7 +184,9 @@ impl Leading {
 
     /// Whether its queues' messages may be delivered.
     pub(crate) fn delivers(&self) -> bool {
-        self.gathering.is_empty() && self.confirmed && !self.handing_over
+        self.gathering.is_empty()
+            && (self.confirmed || planted!(StaleLeaderDelivers))
+            && !self.handing_over
     }
 }
 

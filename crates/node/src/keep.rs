@@ -13,6 +13,7 @@
 
 use crate::hosted::Hosted;
 use bytes::Bytes;
+use warren_model::planted;
 use warren_model::{Incarnation, NodeId, QueueId, SessionId, ShardId};
 use warren_queue::index::Index;
 use warren_queue::shard::Shard;
@@ -288,6 +289,9 @@ pub(crate) fn load(
         .filter(|(_, index)| index.has_stored())
         .map(|(id, _)| (*id, 0))
         .collect();
+    if planted!(IndexesNotRestored) {
+        queues.clear();
+    }
     let hosted = Hosted {
         state: Shard::restore(queues, sessions, applied),
         generation,

@@ -31,7 +31,7 @@ mod wire;
 mod worker;
 
 pub use alarms::{FreeDisk, Low};
-pub use config::{Config, Settings};
+pub use config::{Config, Settings, ShardLogs};
 pub use counts::QueueStats;
 pub use meter::{MessageStats, Rated, add_stats};
 pub use node::{Node, NodeError};
@@ -40,5 +40,6 @@ pub use registry::{
     Certificate, ChannelInfo, ConnectionInfo, ConsumerInfo, Detail, Live, Origin, TlsPeer,
 };
 pub use view::Ownership;
+pub use warren_consensus::ShardStatus;
 pub use warren_queue::Counts;
 pub use warren_session::Limits;

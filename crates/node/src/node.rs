@@ -37,6 +37,7 @@ use tokio::time::Instant;
 use warren_consensus::{Hooks, Metadata, OpenError};
 use warren_consensus::{Shards, ShardsConfig};
 use warren_model::command::{PasswordHashing, Permission, Place, User};
+use warren_model::planted;
 use warren_model::{Command, Incarnation, NodeId, QueueId, QueueRef, SessionId, ShardId};
 use warren_routing::{Event, Table};
 use warren_session::{Identity, MessageCounts};
@@ -613,6 +614,9 @@ impl Node {
         session: SessionId,
         proposals: Arc<UnderWay>,
     ) -> tokio::task::JoinHandle<()> {
+        if planted!(ExclusivesKept) {
+            return self.work.clone().spawn(async {});
+        }
         let proposed = self
             .metadata()
             .propose(Command::SessionClosed { session }, COMMAND_DEADLINE);

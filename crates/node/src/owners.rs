@@ -48,15 +48,12 @@ impl Owners {
             .filter(|n| n.up)
             .map(|n| (n.id, n.incarnation))
             .collect();
-        // A shard that was given to a node stays there while it is up.
-        let given = |shard| {
-            table
-                .shard_override(shard)
-                .filter(|node| up.iter().any(|(n, _)| n == node))
-        };
         let by_shard = (0..shards)
             .map(ShardId)
-            .map(|shard| given(shard).or_else(|| ring.owner(shard)))
+            .map(|shard| match table.placement(shard) {
+                Some(_) => preferred_leader(table, shard),
+                None => ring.owner(shard),
+            })
             .collect();
         Self {
             epoch: table.epoch(),
@@ -83,6 +80,17 @@ impl Owners {
     pub(crate) fn of_incarnation(&self, node: NodeId, incarnation: Incarnation) -> Option<NodeId> {
         (self.incarnation(node) == Some(incarnation)).then_some(node)
     }
+}
+
+/// Who should lead a shard that is placed: the replica that it was given to, else the first one, of those that are up. A node without a replica cannot lead,
+/// whatever it was given.
+pub(crate) fn preferred_leader(table: &Table, shard: ShardId) -> Option<NodeId> {
+    let replicas = &table.placement(shard)?.replicas;
+    let is_up = |node: &NodeId| table.node(*node).is_some_and(|known| known.up);
+    let given = table
+        .shard_override(shard)
+        .filter(|node| replicas.contains(node) && is_up(node));
+    given.or_else(|| replicas.iter().copied().find(is_up))
 }
 
 /// The owners as of the newest epoch that somebody asked about.

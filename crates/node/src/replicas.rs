@@ -8,6 +8,7 @@
 use crate::hosted::{Hosted, ShardMessage};
 use crate::keep;
 use crate::node::Node;
+use crate::owners::preferred_leader;
 use crate::wire::ToNode;
 use bytes::Bytes;
 use futures::FutureExt;
@@ -16,12 +17,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
-use warren_consensus::{Committed, Leadership, Replica, ShardStatus};
+use warren_consensus::{ChangeError, Committed, Leadership, Replica, ShardStatus};
 use warren_model::command::Placement;
 use warren_model::{Command, NodeId, ShardId};
 use warren_placement::REPLICAS;
-use warren_routing::Table;
 use warren_storage::{Scan, StorageError};
 
 /// How often the keeper looks around without being woken.
@@ -108,6 +109,16 @@ pub(crate) struct Keeper {
     founded_seen: Option<Instant>,
     /// Shards that are left alone for a while.
     pauses: BTreeMap<ShardId, Instant>,
+    /// The one change of replicas that is under way. It may take long, and everything else goes on meanwhile: two nodes that each wait for the other to
+    /// open a group would wait for ever.
+    change: Option<Change>,
+}
+
+/// A change of a shard's replicas.
+struct Change {
+    shard: ShardId,
+    placed: Vec<NodeId>,
+    task: JoinHandle<Result<(), ChangeError>>,
 }
 
 impl Keeper {
@@ -117,6 +128,7 @@ impl Keeper {
             node,
             founded_seen: None,
             pauses: BTreeMap::new(),
+            change: None,
         };
         while !keeper.node.is_stopping() {
             keeper.place().await;
@@ -235,6 +247,7 @@ impl Keeper {
 
     /// Of the shards that this node leads: members as placed, leadership to whom it belongs.
     async fn tend_led(&mut self) {
+        self.end_change().await;
         for (shard, _) in self.node.leaders().of(self.node.id()) {
             if self.node.is_stopping() {
                 return;
@@ -256,10 +269,7 @@ impl Keeper {
                 (placed.replicas.clone(), preferred_leader(&table, shard))
             };
             if !same_nodes(&status, &placed) {
-                if let Err(error) = self.node.shards().set_replicas(shard, placed).await {
-                    tracing::info!(shard = shard.0, %error, "the shard's replicas are not changed yet");
-                    self.pause(shard);
-                }
+                self.begin_change(shard, placed);
                 continue;
             }
             if let Some(to) = preferred
@@ -271,6 +281,47 @@ impl Keeper {
                 tracing::info!(shard = shard.0, %to, %error, "leadership is not handed over yet");
                 self.pause(shard);
             }
+        }
+    }
+
+    /// Changes a shard's replicas, unless another change is under way.
+    fn begin_change(&mut self, shard: ShardId, placed: Vec<NodeId>) {
+        let is_new = |change: &Change| change.shard == shard && change.placed != placed;
+        if self.change.is_some() && !self.change.as_ref().is_some_and(is_new) {
+            return;
+        }
+        // A change to an earlier placement ends when the next one begins.
+        let (shards, to) = (self.node.shards().clone(), placed.clone());
+        let task = tokio::spawn(async move { shards.set_replicas(shard, to).await });
+        self.change = Some(Change {
+            shard,
+            placed,
+            task,
+        });
+    }
+
+    /// Takes note of a change's end. One that waits for a node that is not linked is given up: others may go on.
+    async fn end_change(&mut self) {
+        let Some(change) = &self.change else { return };
+        if !change.task.is_finished() {
+            let (me, linked) = (self.node.id(), self.node.linked());
+            let is_there = |node: &NodeId| *node == me || linked.contains(node);
+            if !change.placed.iter().all(is_there) {
+                self.node.shards().give_up_change(change.shard);
+            }
+            return;
+        }
+        let Some(Change { shard, task, .. }) = self.change.take() else {
+            return;
+        };
+        match task.await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::info!(shard = shard.0, %error, "the shard's replicas are not changed yet");
+                self.pause(shard);
+            }
+            // The runtime is going.
+            Err(_) => {}
         }
     }
 
@@ -310,16 +361,6 @@ impl Keeper {
             .get(&shard)
             .is_some_and(|until| Instant::now() < *until)
     }
-}
-
-/// Who should lead a shard: whom it was given to, else the first of its replicas that is up.
-fn preferred_leader(table: &Table, shard: ShardId) -> Option<NodeId> {
-    let is_up = |node: &NodeId| table.node(*node).is_some_and(|known| known.up);
-    let given = table.shard_override(shard).filter(is_up);
-    given.or_else(|| {
-        let replicas = &table.placement(shard)?.replicas;
-        replicas.iter().copied().find(is_up)
-    })
 }
 
 fn same_nodes(status: &ShardStatus, placed: &[NodeId]) -> bool {

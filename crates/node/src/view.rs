@@ -3,6 +3,7 @@
 use crate::node::Node;
 use crate::owners::Owners;
 use std::sync::Arc;
+use warren_consensus::ShardStatus;
 use warren_model::command::Place;
 use warren_model::{NodeId, ShardId};
 use warren_placement::shard_of;
@@ -73,6 +74,11 @@ impl Node {
             Place::Shard(shard) => self.leaders().get(shard).map(|leader| leader.node),
             Place::Node(node, incarnation) => owners.of_incarnation(node, incarnation),
         }
+    }
+
+    /// The group of a shard as this node sees it; none if it has no replica.
+    pub fn shard_status(&self, shard: ShardId) -> Option<ShardStatus> {
+        self.shards().status(shard)
     }
 
     /// The version of RabbitMQ whose behaviour clients may count on.

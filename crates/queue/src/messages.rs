@@ -7,6 +7,7 @@
 use crate::blocks::{BlockNumber, Blocks};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use warren_model::planted;
 
 /// Below this span of positions stragglers stay where they are.
 const SPAN_MIN: u64 = 4096;
@@ -279,7 +280,9 @@ impl Messages {
 
     #[inline]
     fn next_ready(&mut self) -> Option<u64> {
-        if let Some(&position) = self.returned.first() {
+        if let Some(&position) = self.returned.first()
+            && !planted!(RequeueAtTail)
+        {
             return Some(position);
         }
         // Purged slots may lie at the cursor, and in a replicated queue such as are held already.
@@ -291,7 +294,7 @@ impl Messages {
             }
             self.cursor += 1;
         }
-        None
+        self.returned.first().copied()
     }
 
     /// Takes the first ready message: for a holder, or for good (then the caller calls [`Messages::release`] when it is done with the block).

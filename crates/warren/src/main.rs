@@ -19,7 +19,7 @@ use std::time::Duration;
 use tls::ClientTls;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
-use warren_node::{Certificate, Config, FreeDisk, Limits, Node, Settings};
+use warren_node::{Certificate, Config, FreeDisk, Limits, Node, Settings, ShardLogs};
 use warren_storage::StorageError;
 use warren_storage_rocksdb::RocksStorage;
 use warren_transport::{PeerAddress, Tls, TokioNetwork};
@@ -61,8 +61,34 @@ fn stop_on_panic() {
     }));
 }
 
+/// Plants the bug that the environment names, if any.
+#[cfg(feature = "planted-bugs")]
+fn plant() -> Result<(), String> {
+    use warren_model::planted;
+    let Ok(name) = std::env::var("WARREN_PLANTED_BUG") else {
+        return Ok(());
+    };
+    match planted::plant(&name) {
+        Some(bug) => {
+            eprintln!("warren: WITH A PLANTED BUG: {}", bug.what());
+            Ok(())
+        }
+        None => {
+            let names: Vec<&str> = planted::Bug::ALL.iter().map(|bug| bug.name()).collect();
+            Err(format!(
+                "no bug is called '{name}'; there are: {}",
+                names.join(", ")
+            ))
+        }
+    }
+}
+
 fn main() -> ExitCode {
     stop_on_panic();
+    #[cfg(feature = "planted-bugs")]
+    if let Err(error) = plant() {
+        return fail(EX_CONFIG, &error);
+    }
     let arguments = Arguments::parse();
     let file = match &arguments.config {
         None => Ok(File::default()),
@@ -332,6 +358,7 @@ fn node_config(file: &File, tls: Tls) -> Config {
             loopback_users: limits.loopback_users.clone(),
             login_failures_a_minute: limits.login_failures_per_minute,
             metrics_objects_max: file.http.metrics_objects_max,
+            logs: ShardLogs::default(),
         },
         first_user: Some(("guest".into(), "guest".into())),
     }

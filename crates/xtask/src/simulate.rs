@@ -26,8 +26,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     simulate(&repository, &words)
 }
 
-/// Builds and runs the simulator with these arguments.
+/// Builds and runs the simulator with these arguments. Only where it is to find planted bugs is it built with them.
 pub fn simulate(repository: &Repository, arguments: &[&str]) -> Result<()> {
-    let cargo = ["run", "--release", "--package", "warren-simulations", "--"];
+    let mut cargo = vec!["run", "--release", "--package", "warren-simulations"];
+    if arguments.first() == Some(&"mutants") {
+        cargo.extend(["--features", "planted-bugs"]);
+    }
+    cargo.push("--");
     run::visibly(&mut repository.cargo(&[&cargo, arguments].concat()))
 }

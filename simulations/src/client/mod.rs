@@ -8,11 +8,14 @@
 mod incoming;
 
 use crate::cluster::AMQP;
+use crate::invariants::{Delivery, Messages};
 use crate::message::MessageId;
 use crate::options::node_name;
 use crate::oracle::Oracle;
 use bytes::BytesMut;
 use incoming::Partial;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::time::Duration;
@@ -42,6 +45,8 @@ pub enum Failure {
     TimedOut,
     /// The connection broke.
     Lost(String),
+    /// This client has cut it.
+    Cut,
     /// The server closed the connection.
     ConnectionClosed(u16, String),
     /// The server closed the channel; there is a new one.
@@ -53,6 +58,7 @@ impl fmt::Display for Failure {
         match self {
             Self::TimedOut => f.write_str("no answer in time"),
             Self::Lost(why) => write!(f, "connection lost: {why}"),
+            Self::Cut => f.write_str("connection cut by the client itself"),
             Self::ConnectionClosed(code, text) => write!(f, "connection closed with {code} {text}"),
             Self::ChannelClosed(code, text) => write!(f, "channel closed with {code} {text}"),
         }
@@ -115,6 +121,31 @@ pub struct Client {
     /// Publishes on this channel in confirm mode.
     tags: u64,
     unconfirmed: BTreeMap<u64, MessageId>,
+    /// Deliveries that are not settled: queue and message by tag.
+    held: BTreeMap<u64, (String, MessageId)>,
+    /// Cuts the connection in the middle of what it writes, now and then.
+    cuts: Option<Cuts>,
+}
+
+/// When a client cuts its own connection.
+#[derive(Clone, Debug)]
+pub(crate) struct Cuts {
+    rng: StdRng,
+    chance: f64,
+}
+
+impl Cuts {
+    /// With this chance at each write; none if there is none.
+    pub(crate) fn new(seed: u64, chance: f64) -> Option<Self> {
+        let rng = StdRng::seed_from_u64(seed);
+        (chance > 0.0).then_some(Self { rng, chance })
+    }
+
+    /// How many of so many bytes are still written, if this is the end.
+    fn cut(&mut self, bytes: usize) -> Option<usize> {
+        let cut = self.rng.random_bool(self.chance);
+        cut.then(|| self.rng.random_range(0..bytes.max(1)))
+    }
 }
 
 type Outcome<T> = Result<T, Failure>;
@@ -128,11 +159,12 @@ impl Client {
     ///
     /// # Errors
     /// If that does not succeed.
-    pub async fn connect(
+    pub(crate) async fn connect(
         oracle: &Oracle,
         host: &str,
         node: usize,
         heartbeat_s: u16,
+        cuts: Option<Cuts>,
     ) -> Outcome<Self> {
         let since = oracle.now();
         let until = Instant::now() + CONNECT_DEADLINE;
@@ -140,6 +172,7 @@ impl Client {
             Ok(Ok(stream)) => {
                 let mut client =
                     Self::on(stream, oracle.clone(), host.to_owned(), node, heartbeat_s);
+                client.cuts = cuts;
                 client.open(heartbeat_s, until).await.map(|()| client)
             }
             Ok(Err(error)) => Err(Failure::Lost(error.to_string())),
@@ -150,6 +183,7 @@ impl Client {
 
     fn on(stream: TcpStream, oracle: Oracle, host: String, node: usize, heartbeat_s: u16) -> Self {
         let publisher = oracle.new_publisher();
+        oracle.state().holds.opened(publisher, node);
         Self {
             oracle,
             host,
@@ -165,6 +199,8 @@ impl Client {
             published: 0,
             tags: 0,
             unconfirmed: BTreeMap::new(),
+            held: BTreeMap::new(),
+            cuts: None,
         }
     }
 
@@ -343,6 +379,9 @@ impl Client {
             .messages
             .published(id, exchange, key, self.oracle.now());
         self.oracle.count_operation();
+        if !crate::workloads::traffic::is_drained(exchange, key) {
+            self.oracle.state().kept_bytes += id.body().len() as u64 + 200;
+        }
         if self.confirming {
             self.tags += 1;
             self.unconfirmed.insert(self.tags, id);
@@ -387,8 +426,76 @@ impl Client {
         self.checked(what, since, Err(Failure::TimedOut))
     }
 
+    /// Holds a delivery against what was published, and remembers that this client has it.
+    pub(crate) fn check(&mut self, queue: &str, got: &Incoming) {
+        let durable = queue != crate::workloads::traffic::MEMORY_QUEUE;
+        let delivery = Delivery {
+            consumer: self.publisher,
+            queue,
+            durable,
+            exchange: &got.exchange,
+            key: &got.key,
+            redelivered: got.redelivered,
+            body: &got.body,
+        };
+        self.oracle.count_operation();
+        let disturbed = self.oracle.last_disturbed();
+        let now = self.oracle.now();
+        let verdict = self
+            .oracle
+            .state()
+            .messages
+            .delivered(&delivery, disturbed, now);
+        if let Ok(id) = &verdict {
+            self.oracle.trace(
+                &self.host,
+                format_args!(
+                    "got {id} from '{queue}' as {}{}",
+                    got.tag,
+                    if got.redelivered { ", redelivered" } else { "" }
+                ),
+            );
+            self.held.insert(got.tag, (queue.to_owned(), *id));
+            if durable {
+                let now = self.oracle.now();
+                let mut state = self.oracle.state();
+                state.holds.delivered(queue, *id, self.publisher, now);
+            }
+        }
+        self.oracle.judge(Messages::NAME, verdict.map(drop));
+    }
+
+    /// Takes the deliveries that a tag stands for from those that are held.
+    fn settles(&mut self, tag: u64, multiple: bool, put_back: bool) {
+        let settled: Vec<(String, MessageId)> = if multiple {
+            let rest = if tag == 0 {
+                BTreeMap::new()
+            } else {
+                self.held.split_off(&(tag + 1))
+            };
+            std::mem::replace(&mut self.held, rest)
+                .into_values()
+                .collect()
+        } else {
+            self.held.remove(&tag).into_iter().collect()
+        };
+        let now = self.oracle.now();
+        let mut state = self.oracle.state();
+        for (queue, id) in settled {
+            if put_back {
+                state.messages.put_back(&queue, id, now);
+            } else {
+                state.messages.acknowledged(&queue, id);
+            }
+            state
+                .holds
+                .settled(&queue, id, self.publisher, put_back, now);
+        }
+    }
+
     /// Acknowledges a delivery, and all before it if asked for.
     pub async fn ack(&mut self, delivery_tag: u64, multiple: bool) -> Outcome<()> {
+        self.settles(delivery_tag, multiple, false);
         self.tell(
             BasicAck {
                 delivery_tag,
@@ -401,6 +508,7 @@ impl Client {
 
     /// Puts a delivery back.
     pub async fn requeue(&mut self, delivery_tag: u64) -> Outcome<()> {
+        self.settles(delivery_tag, false, true);
         self.tell(
             BasicReject {
                 delivery_tag,
@@ -521,8 +629,12 @@ impl Client {
             self.events.clear();
             self.partial = None;
             self.unconfirmed.clear();
+            self.held.clear();
             (self.confirming, self.published, self.tags) = (false, 0, 0);
+            let now = self.oracle.now();
+            self.oracle.state().holds.ended(self.publisher, now);
             self.publisher = self.oracle.new_publisher();
+            self.oracle.state().holds.opened(self.publisher, self.node);
             let opened = match self.send(CHANNEL, Method::ChannelOpen, until).await {
                 Ok(()) => self.wait_for("channel.open-ok", until).await.map(drop),
                 Err(failure) => Err(failure),
@@ -545,6 +657,13 @@ impl Client {
 
     async fn write(&mut self, bytes: &[u8], until: Instant) -> Outcome<()> {
         self.last_write = Instant::now();
+        if let Some(left) = self.cuts.as_mut().and_then(|cuts| cuts.cut(bytes.len())) {
+            let now = self.oracle.now();
+            self.oracle.state().holds.ended(self.publisher, now);
+            // Whether the rest arrives is of no matter.
+            let _ = timeout_at(until, self.stream.write_all(&bytes[..left])).await;
+            return Err(Failure::Cut);
+        }
         match timeout_at(until, self.stream.write_all(bytes)).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => Err(Failure::Lost(error.to_string())),
@@ -576,8 +695,18 @@ impl Client {
 
     /// Judges a failure, if it is one.
     fn checked<T>(&self, what: &str, since: Duration, result: Outcome<T>) -> Outcome<T> {
-        result
-            .inspect_err(|failure| judge(&self.oracle, &self.host, self.node, what, since, failure))
+        result.inspect_err(|failure| {
+            let now = self.oracle.now();
+            self.oracle.state().holds.ended(self.publisher, now);
+            judge(&self.oracle, &self.host, self.node, what, since, failure);
+        })
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let now = self.oracle.now();
+        self.oracle.state().holds.ended(self.publisher, now);
     }
 }
 
@@ -611,7 +740,7 @@ fn judge(oracle: &Oracle, host: &str, node: usize, what: &str, since: Duration, 
                 format_args!("{host} was told by {whom}: {code} {text} ({what})"),
             );
         }
-        Failure::ChannelClosed(..) => {}
+        Failure::ChannelClosed(..) | Failure::Cut => {}
         Failure::TimedOut | Failure::Lost(_) | Failure::ConnectionClosed(..) => {
             if oracle.is_calm_for(CALM) {
                 oracle.violated("calm", format_args!("{host} at {whom} ({what}): {failure}, although nothing has happened since {:?}", oracle.last_disturbed()));

@@ -1,7 +1,8 @@
-//! What is delivered was published: with this exchange, key and body, by a way that was once bound, not twice without saying so, and, while nothing happens to
-//! the cluster, in the order in which its publisher sent it.
+//! What is delivered was published: with this exchange, key and body, by a way that was once bound, not twice without saying so, in the order in which its
+//! publisher sent it; what was refused to its publisher never comes; and what was confirmed is delivered and acknowledged by the end, when all has been drained.
 //!
 //! Order is held against each consumer's own deliveries that are not marked as redelivered: two consumers of one queue share it out as they like.
+//! Queues in a node's memory go with the node: of them, order counts in calm only, and nothing is lost that need not be.
 
 use super::matches;
 use crate::message::MessageId;
@@ -11,6 +12,9 @@ use std::time::Duration;
 /// After a disturbance, messages that were under way may come late for so long.
 const SETTLED: Duration = Duration::from_secs(4);
 
+/// A message that was put back is in its place again after so long.
+const PLACED: Duration = Duration::from_secs(2);
+
 /// A delivery as a consumer sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct Delivery<'a> {
@@ -18,6 +22,8 @@ pub struct Delivery<'a> {
     pub consumer: u32,
     /// The queue that it consumes.
     pub queue: &'a str,
+    /// The queue survives the loss of a node.
+    pub durable: bool,
     /// Exchange that the message is said to be published to.
     pub exchange: &'a str,
     /// Routing key that it is said to have.
@@ -28,12 +34,20 @@ pub struct Delivery<'a> {
     pub body: &'a [u8],
 }
 
+/// What a publisher was told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Fate {
+    Unknown,
+    Confirmed,
+    Refused,
+}
+
 #[derive(Debug)]
 struct Sent {
     exchange: String,
     key: String,
     at: Duration,
-    confirmed: bool,
+    fate: Fate,
 }
 
 /// Messages and ways.
@@ -44,10 +58,15 @@ pub struct Messages {
     kinds: BTreeMap<String, &'static str>,
     /// Bindings that were ever asked for: queue, exchange, key.
     ways: BTreeSet<(String, String, String)>,
-    delivered: BTreeSet<(String, MessageId)>,
+    /// What came out of each queue; true once its consumer has acknowledged it.
+    delivered: BTreeMap<String, BTreeMap<MessageId, bool>>,
+    /// What was put back and has not come again, with when that was, by queue.
+    put_back: BTreeMap<String, BTreeMap<MessageId, Duration>>,
     /// The latest number delivered, by consumer and publisher.
     latest: BTreeMap<(u32, u32), MessageId>,
     deliveries: u64,
+    confirmed: u64,
+    drained: u64,
 }
 
 impl Messages {
@@ -73,7 +92,7 @@ impl Messages {
                 exchange: exchange.to_owned(),
                 key: key.to_owned(),
                 at,
-                confirmed: false,
+                fate: Fate::Unknown,
             },
         );
     }
@@ -81,39 +100,150 @@ impl Messages {
     /// A message was confirmed.
     pub fn confirmed(&mut self, id: MessageId) {
         if let Some(sent) = self.sent.get_mut(&id) {
-            sent.confirmed = true;
+            sent.fate = Fate::Confirmed;
+            self.confirmed += 1;
         }
     }
 
-    /// Every message that was confirmed while nothing has happened any more must have been delivered from these queues, which were drained and have the
-    /// ways that they have since before the first message.
+    /// A message was refused. Of several queues, some may have it all the same.
+    ///
+    /// # Errors
+    /// If the one queue that it could go to, and that loses nothing, has delivered it.
+    pub fn refused(
+        &mut self,
+        id: MessageId,
+        durable: &[&str],
+        others: &[&str],
+    ) -> Result<(), String> {
+        let Some(sent) = self.sent.get(&id) else {
+            return Ok(());
+        };
+        let reached: Vec<&str> = durable
+            .iter()
+            .copied()
+            .filter(|queue| self.could_reach(queue, sent))
+            .collect();
+        if reached.len() != 1 || others.iter().any(|queue| self.could_reach(queue, sent)) {
+            return Ok(());
+        }
+        let (queue, at) = (reached[0], sent.at);
+        if self.was_delivered(queue, id) {
+            return Err(format!(
+                "message {id}, published at {at:?}, was refused after queue '{queue}' had delivered it"
+            ));
+        }
+        if let Some(sent) = self.sent.get_mut(&id) {
+            sent.fate = Fate::Refused;
+        }
+        Ok(())
+    }
+
+    fn was_delivered(&self, queue: &str, id: MessageId) -> bool {
+        self.delivered
+            .get(queue)
+            .is_some_and(|delivered| delivered.contains_key(&id))
+    }
+
+    /// A consumer has acknowledged a message.
+    pub fn acknowledged(&mut self, queue: &str, id: MessageId) {
+        if let Some(acknowledged) = self
+            .delivered
+            .get_mut(queue)
+            .and_then(|delivered| delivered.get_mut(&id))
+        {
+            *acknowledged = true;
+        }
+    }
+
+    /// A consumer has put a message back.
+    pub fn put_back(&mut self, queue: &str, id: MessageId, at: Duration) {
+        self.put_back
+            .entry(queue.to_owned())
+            .or_default()
+            .insert(id, at);
+    }
+
+    /// A message that was put back comes before those of its publisher that came behind it.
+    fn check_places(
+        &mut self,
+        delivery: &Delivery<'_>,
+        id: MessageId,
+        disturbed: Duration,
+        now: Duration,
+    ) -> Result<(), String> {
+        let Some(waiting) = self.put_back.get_mut(delivery.queue) else {
+            return Ok(());
+        };
+        waiting.remove(&id);
+        if delivery.redelivered || !delivery.durable {
+            return Ok(());
+        }
+        let first = MessageId { number: 0, ..id };
+        let passed = waiting
+            .range(first..id)
+            .find(|(_, at)| **at + PLACED < now && disturbed + SETTLED <= **at);
+        match passed {
+            None => Ok(()),
+            Some((earlier, at)) => Err(format!(
+                "queue '{}' delivered message {id}, but not yet {earlier}, which was put back at {at:?}; nothing has happened since {disturbed:?}",
+                delivery.queue
+            )),
+        }
+    }
+
+    /// Every message that was ever confirmed must have been delivered from these queues and acknowledged: they were drained, survive whatever happens, and have
+    /// the ways that they have since before the first message.
     ///
     /// # Errors
     /// The first that was not.
-    pub(crate) fn check_drained(&self, queues: &[&str], disturbed: Duration) -> Result<(), String> {
+    pub(crate) fn check_drained(&mut self, queues: &[&str]) -> Result<(), String> {
+        let mut checked = 0;
+        let (mut missing, mut first) = (0, None);
         for (id, sent) in self
             .sent
             .iter()
-            .filter(|(_, sent)| sent.confirmed && disturbed + SETTLED <= sent.at)
+            .filter(|(_, sent)| sent.fate == Fate::Confirmed)
         {
             for queue in queues {
-                if self.could_reach(queue, sent)
-                    && !self.delivered.contains(&((*queue).to_owned(), *id))
-                {
-                    return Err(format!(
-                        "message {id} was confirmed at {:?}, and nothing has happened since {disturbed:?}, but queue '{queue}' has never delivered it",
-                        sent.at
-                    ));
+                if !self.could_reach(queue, sent) {
+                    continue;
                 }
+                checked += 1;
+                let seen = self
+                    .delivered
+                    .get(*queue)
+                    .and_then(|delivered| delivered.get(id));
+                let how = match seen {
+                    Some(true) => continue,
+                    Some(false) => "was delivered, never acknowledged, and not delivered again",
+                    None => "has never been delivered",
+                };
+                missing += 1;
+                first.get_or_insert_with(|| {
+                    format!(
+                        "message {id} to '{}' with key '{}' was published at {:?} and confirmed, but from queue '{queue}' it {how}",
+                        sent.exchange, sent.key, sent.at
+                    )
+                });
             }
         }
-        Ok(())
+        self.drained += checked;
+        match first {
+            None => Ok(()),
+            Some(first) => Err(format!("{first} ({missing} such of {checked})")),
+        }
     }
 
     /// How many deliveries there were.
     #[must_use]
     pub fn deliveries(&self) -> u64 {
         self.deliveries
+    }
+
+    /// How many confirmed messages were looked for at the end.
+    #[must_use]
+    pub fn drained(&self) -> u64 {
+        self.drained
     }
 
     /// A message was delivered. `disturbed` is when something last happened to the cluster.
@@ -124,6 +254,7 @@ impl Messages {
         &mut self,
         delivery: &Delivery<'_>,
         disturbed: Duration,
+        now: Duration,
     ) -> Result<MessageId, String> {
         self.deliveries += 1;
         let queue = delivery.queue;
@@ -151,7 +282,24 @@ impl Messages {
                 sent.exchange, sent.key
             ));
         }
-        let first = self.delivered.insert((queue.to_owned(), id));
+        if sent.fate == Fate::Refused {
+            return Err(format!(
+                "queue '{queue}' delivered message {id}, published at {:?}, whose publisher was told that it was refused",
+                sent.at
+            ));
+        }
+        let at = sent.at;
+        self.check_places(delivery, id, disturbed, now)?;
+        let of_queue = match self.delivered.get_mut(queue) {
+            Some(of_queue) => of_queue,
+            None => self.delivered.entry(queue.to_owned()).or_default(),
+        };
+        let mut first = false;
+        // What comes again has to be acknowledged again.
+        *of_queue.entry(id).or_insert_with(|| {
+            first = true;
+            false
+        }) = false;
         if delivery.redelivered {
             return Ok(id);
         }
@@ -160,14 +308,13 @@ impl Messages {
                 "queue '{queue}' delivered message {id} twice, and did not mark it as redelivered"
             ));
         }
-        let at = sent.at;
         let latest = self
             .latest
             .entry((delivery.consumer, id.publisher))
             .or_insert(id);
-        if latest.number > id.number && disturbed + SETTLED <= at {
+        if latest.number > id.number && (delivery.durable || disturbed + SETTLED <= at) {
             return Err(format!(
-                "queue '{queue}' delivered message {id} after {latest}, although nothing has happened since {disturbed:?}"
+                "queue '{queue}' delivered message {id} after {latest} to one consumer, neither of them marked as redelivered; the last disturbance was at {disturbed:?}"
             ));
         }
         *latest = (*latest).max(id);
@@ -240,12 +387,14 @@ mod tests {
             &Delivery {
                 consumer: 1,
                 queue: "q",
+                durable: false,
                 exchange: "x",
                 key,
                 redelivered,
                 body: &body,
             },
             disturbed,
+            Duration::from_secs(20),
         )
     }
 
@@ -277,6 +426,7 @@ mod tests {
         let odd = Delivery {
             consumer: 1,
             queue: "q",
+            durable: false,
             exchange: "y",
             key: "k",
             redelivered: false,
@@ -287,7 +437,7 @@ mod tests {
             .body(),
         };
         assert!(
-            m.delivered(&odd, LONG_AGO)
+            m.delivered(&odd, LONG_AGO, LONG_AGO)
                 .unwrap_err()
                 .contains("exchange 'y'")
         );
@@ -297,6 +447,7 @@ mod tests {
                     body: b"1.3;",
                     ..odd
                 },
+                LONG_AGO,
                 LONG_AGO
             )
             .unwrap_err()
@@ -304,32 +455,98 @@ mod tests {
         );
     }
 
-    #[test]
-    fn what_was_confirmed_in_calm_must_come_out() {
-        let mut m = messages();
-        m.check_drained(&["q"], LONG_AGO).unwrap();
-        m.confirmed(MessageId {
+    fn id(number: u32) -> MessageId {
+        MessageId {
             publisher: 1,
-            number: 1,
-        });
-        m.confirmed(MessageId {
-            publisher: 1,
-            number: 4,
-        });
-        assert!(
-            m.check_drained(&["q"], LONG_AGO)
-                .unwrap_err()
-                .contains("message 1.1")
-        );
-        m.check_drained(&["q"], Duration::from_secs(9)).unwrap();
-        deliver(&mut m, 1, false, LONG_AGO).unwrap();
-        m.check_drained(&["q"], LONG_AGO).unwrap();
+            number,
+        }
     }
 
     #[test]
-    fn order_counts_in_calm_only() {
+    fn what_was_confirmed_must_come_out_and_be_acknowledged() {
+        let mut m = messages();
+        m.check_drained(&["q"]).unwrap();
+        m.confirmed(id(1));
+        m.confirmed(id(4));
+        assert!(
+            m.check_drained(&["q"])
+                .unwrap_err()
+                .contains("message 1.1 to 'x'")
+        );
+        deliver(&mut m, 1, false, LONG_AGO).unwrap();
+        assert!(
+            m.check_drained(&["q"])
+                .unwrap_err()
+                .contains("not delivered again")
+        );
+        m.acknowledged("q", id(1));
+        m.check_drained(&["q"]).unwrap();
+        deliver(&mut m, 1, true, LONG_AGO).unwrap();
+        assert!(m.check_drained(&["q"]).is_err(), "it came again");
+    }
+
+    #[test]
+    fn what_was_refused_never_comes() {
+        let mut m = messages();
+        m.refused(id(1), &["q"], &[]).unwrap();
+        assert!(
+            deliver(&mut m, 1, false, LONG_AGO)
+                .unwrap_err()
+                .contains("refused")
+        );
+        deliver(&mut m, 2, false, LONG_AGO).unwrap();
+        assert!(m.refused(id(2), &["q"], &[]).is_err());
+        m.refused(id(3), &[], &["q"]).unwrap();
+        deliver(&mut m, 3, false, LONG_AGO).unwrap();
+    }
+
+    #[test]
+    fn order_counts_in_calm_and_always_where_nothing_is_lost() {
         let mut m = messages();
         deliver(&mut m, 2, false, Duration::from_secs(9)).unwrap();
         deliver(&mut m, 1, false, Duration::from_secs(9)).unwrap();
+        let body = id(3).body();
+        let third = Delivery {
+            consumer: 2,
+            queue: "q",
+            durable: true,
+            exchange: "x",
+            key: "k",
+            redelivered: false,
+            body: &body,
+        };
+        let mut m = messages();
+        m.delivered(&third, Duration::from_secs(9), LONG_AGO)
+            .unwrap();
+        let body = id(2).body();
+        let second = Delivery {
+            body: &body,
+            ..third
+        };
+        assert!(
+            m.delivered(&second, Duration::from_secs(9), LONG_AGO)
+                .is_err()
+        );
+    }
+
+    #[test]
+    fn what_was_put_back_keeps_its_place() {
+        let put_back = |at| {
+            let mut m = messages();
+            m.put_back("q", id(1), Duration::from_secs(at));
+            let body = id(2).body();
+            let delivery = Delivery {
+                consumer: 2,
+                queue: "q",
+                durable: true,
+                exchange: "x",
+                key: "k",
+                redelivered: false,
+                body: &body,
+            };
+            m.delivered(&delivery, LONG_AGO, Duration::from_secs(20))
+        };
+        assert!(put_back(10).unwrap_err().contains("put back"));
+        put_back(19).unwrap();
     }
 }

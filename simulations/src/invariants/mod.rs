@@ -7,20 +7,26 @@ mod declares;
 mod digests;
 mod exclusives;
 mod hash_ring;
+mod holds;
 mod homes;
+mod leaders;
 mod messages;
 mod patterns;
+mod space;
 
 pub use declares::{Declares, Fact};
 pub use digests::Digests;
 pub use exclusives::Exclusives;
 pub use hash_ring::HashRing;
+pub use holds::Holds;
 pub use homes::Homes;
+pub use leaders::Leaders;
 pub use messages::{Delivery, Messages};
 pub use patterns::matches;
+pub use space::Space;
 
 /// Names of all invariants, and what they say.
-pub const ALL: [(&str, &str); 13] = [
+pub const ALL: [(&str, &str); 16] = [
     (
         Digests::NAME,
         "tables of equal applied index have equal digests",
@@ -43,7 +49,19 @@ pub const ALL: [(&str, &str); 13] = [
     ),
     (
         Messages::NAME,
-        "what is delivered was published, as it was, by a way that was bound, once, and in order",
+        "what is delivered was published, as it was, by a way that was bound, once, in order, and not refused; what was confirmed is delivered and acknowledged at the end",
+    ),
+    (
+        Holds::NAME,
+        "what a consumer holds or has acknowledged is delivered to nobody else while its node lives and has no fault",
+    ),
+    (
+        Leaders::NAME,
+        "soon after the last fault every shard is led by its preferred leader, and every node knows it",
+    ),
+    (
+        Space::NAME,
+        "when all is drained, disks hold no more than what is still there and the log's bounds",
     ),
     (
         Exclusives::NAME,

@@ -1,9 +1,7 @@
 //! Consumes from the shared traffic's queues, acknowledges in various ways, puts some back, and moves on to another node now and then, with or without goodbye.
 
 use super::{Worker, traffic};
-use crate::client::{Client, Event, Failure, Incoming};
-use crate::invariants::{Delivery, Messages};
-use crate::oracle::Oracle;
+use crate::client::{Client, Event, Failure};
 use std::time::Duration;
 
 pub(super) async fn run(worker: &mut Worker) {
@@ -39,7 +37,7 @@ async fn consume(worker: &mut Worker, mut client: Client) -> Result<(), Failure>
                 continue;
             }
         };
-        check(&worker.oracle, client.publisher(), queue, &got);
+        client.check(queue, &got);
         waiting += 1;
         if worker.chance(0.02) {
             client.requeue(got.tag).await?;
@@ -54,20 +52,4 @@ async fn consume(worker: &mut Worker, mut client: Client) -> Result<(), Failure>
     } else {
         Ok(())
     }
-}
-
-/// Holds a delivery against what was published.
-pub(crate) fn check(oracle: &Oracle, consumer: u32, queue: &str, got: &Incoming) {
-    let delivery = Delivery {
-        consumer,
-        queue,
-        exchange: &got.exchange,
-        key: &got.key,
-        redelivered: got.redelivered,
-        body: &got.body,
-    };
-    let disturbed = oracle.last_disturbed();
-    let verdict = oracle.state().messages.delivered(&delivery, disturbed);
-    oracle.count_operation();
-    oracle.judge(Messages::NAME, verdict.map(drop));
 }

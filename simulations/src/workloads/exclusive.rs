@@ -72,7 +72,9 @@ async fn take_again(worker: &mut Worker, queue: &str) {
             Err(Failure::ChannelClosed(code, text)) => {
                 worker.oracle.violated(Exclusives::NAME, format_args!("the name of exclusive queue '{queue}' of a lost connection is refused with {code} {text}"));
             }
-            Err(Failure::TimedOut | Failure::Lost(_) | Failure::ConnectionClosed(..)) => {}
+            Err(
+                Failure::TimedOut | Failure::Lost(_) | Failure::Cut | Failure::ConnectionClosed(..),
+            ) => {}
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }

@@ -11,9 +11,7 @@ mod publish;
 mod topology;
 pub(crate) mod traffic;
 
-pub(crate) use consume::check;
-
-use crate::client::{Client, Failure};
+use crate::client::{Client, Cuts, Failure};
 use crate::options::{Options, pick};
 use crate::oracle::Oracle;
 use rand::rngs::StdRng;
@@ -70,6 +68,7 @@ pub(crate) struct Worker {
     nodes: usize,
     think: Duration,
     heartbeat_s: u16,
+    cuts: f64,
 }
 
 /// Name of a client's host.
@@ -87,6 +86,7 @@ impl Worker {
             nodes: options.nodes,
             think: options.think,
             heartbeat_s: options.heartbeat_s,
+            cuts: options.cuts,
         }
     }
 
@@ -129,7 +129,8 @@ impl Worker {
     }
 
     pub(crate) async fn connect_to(&mut self, node: usize) -> Result<Client, Failure> {
-        Client::connect(&self.oracle, &self.host, node, self.heartbeat_s).await
+        let cuts = Cuts::new(self.rng.random(), self.cuts);
+        Client::connect(&self.oracle, &self.host, node, self.heartbeat_s, cuts).await
     }
 
     /// Connects to some node, trying one after the other; none when the run is told to stop.

@@ -51,6 +51,7 @@ async fn settle(worker: &Worker, client: &mut Client, most: usize) -> Result<(),
         match client.next_event(wait).await? {
             Some(Event::Confirmed(ids, true)) => worker.oracle.confirmed(&ids),
             Some(Event::Confirmed(ids, false)) => {
+                worker.oracle.refused(&ids);
                 if worker.oracle.is_calm_for(CALM) {
                     let what = format!(
                         "{} had {} publishes refused, although nothing has happened since {:?}",

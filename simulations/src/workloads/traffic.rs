@@ -34,6 +34,12 @@ pub(crate) const TARGETS: [(&str, &str); 9] = [
     ("", MEMORY_QUEUE),
 ];
 
+/// Whether a message that is published so goes to the shared queues only.
+pub(crate) fn is_drained(exchange: &str, key: &str) -> bool {
+    let shared = EXCHANGES.iter().any(|(name, _)| *name == exchange);
+    shared || (exchange.is_empty() && (QUEUES.contains(&key) || key == MEMORY_QUEUE))
+}
+
 /// Declares everything; what is there already is fine.
 pub(crate) async fn declare(oracle: &Oracle, client: &mut Client) -> Result<(), Failure> {
     for (exchange, kind) in EXCHANGES {

@@ -28,7 +28,13 @@ impl Group {
         if wanted.is_empty() {
             return Err(ChangeError::NoReplicas { shard: self.shard });
         }
+        let mut superseded = self.changes.subscribe();
+        self.changes.send_modify(|changes| *changes += 1);
+        let mine = *superseded.borrow_and_update();
         let _one_at_a_time = self.changing.lock().await;
+        if *superseded.borrow() != mine {
+            return Err(self.given_up());
+        }
         let Some(term) = self.voice.leading() else {
             return Err(self.not_leading());
         };
@@ -44,7 +50,16 @@ impl Group {
             })
             .await?;
         }
-        self.catch_up(term, &wanted).await?;
+        // Who votes already need not be waited for: a majority of them is there, or nothing is committed.
+        let learning: BTreeSet<NodeId> = self.with_metrics(|now| {
+            let votes = |node: &NodeId| now.membership_config.voter_ids().any(|n| n == *node);
+            wanted.iter().copied().filter(|node| !votes(node)).collect()
+        });
+        tokio::select! {
+            caught_up = self.catch_up(term, &learning) => caught_up?,
+            // The sender lives as long as the group.
+            _ = superseded.changed() => return Err(self.given_up()),
+        }
         let (voters, joint) = self.with_metrics(|now| {
             let voters: BTreeSet<NodeId> = now.membership_config.voter_ids().collect();
             let sets = now.membership_config.membership().get_joint_config().len();
@@ -69,6 +84,15 @@ impl Group {
             .await?;
         }
         Ok(())
+    }
+
+    /// A change of replicas that waits for some to catch up waits no longer.
+    pub(super) fn give_up_change(&self) {
+        self.changes.send_modify(|changes| *changes += 1);
+    }
+
+    fn given_up(&self) -> ChangeError {
+        ChangeError::GivenUp { shard: self.shard }
     }
 
     /// Waits until each of them has what the log held when it had what the log holds now.

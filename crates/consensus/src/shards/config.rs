@@ -148,6 +148,12 @@ pub enum ChangeError {
         /// How long was waited.
         waited: Duration,
     },
+    /// The change was given up for another one.
+    #[error("the change of shard {shard} was given up", shard = shard.0)]
+    GivenUp {
+        /// The shard.
+        shard: ShardId,
+    },
     /// The group refused, or stopped meanwhile.
     #[error("shard {shard}: {why}", shard = shard.0)]
     Refused {

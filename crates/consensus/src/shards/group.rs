@@ -15,7 +15,7 @@ use openraft::type_config::alias::WatchReceiverOf;
 use openraft::{Instant as _, RaftMetrics, ServerState};
 use openraft_rt_tokio::TokioInstant;
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use warren_model::{NodeId, ShardId};
@@ -57,6 +57,8 @@ pub(crate) struct Group {
     release: Notify,
     /// Held while replicas are being changed.
     pub(super) changing: tokio::sync::Mutex<()>,
+    /// Counts changes of replicas that were asked for or given up: one that waits for replicas to catch up ends when there is a later one.
+    pub(super) changes: watch::Sender<u64>,
     /// The last term in which this node began to hand over.
     pub(super) handing: AtomicU64,
     stopped: AtomicBool,
@@ -163,6 +165,7 @@ impl Group {
             released_below: AtomicU64::new(0),
             release: Notify::new(),
             changing: tokio::sync::Mutex::default(),
+            changes: watch::Sender::new(0),
             handing: AtomicU64::new(0),
             stopped: AtomicBool::new(false),
             ended: AtomicBool::new(false),

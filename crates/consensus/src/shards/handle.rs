@@ -205,7 +205,8 @@ impl Shards {
 
     /// When leading: makes these nodes the replicas. New ones are added as learners, caught up, and made voters by joint
     /// consensus; the others are removed. Each must have, or get, the group open (without founding). A leader that is not among
-    /// them hands over. May be repeated after an error, with the same or other nodes. Goes on if the future is dropped.
+    /// them hands over. May be repeated after an error, with the same or other nodes. Goes on if the future is dropped. One that waits for new replicas to
+    /// catch up ends when another is asked for.
     ///
     /// # Errors
     /// When this node does not lead, or the change does not complete.
@@ -219,6 +220,13 @@ impl Shards {
             |group| async move { group.set_replicas(replicas).await },
         )
         .await
+    }
+
+    /// A change of a shard's replicas that waits for new ones to catch up ends, with an error; what it has done so far stays.
+    pub fn give_up_change(&self, shard: ShardId) {
+        if let Some(group) = self.group(shard) {
+            group.give_up_change();
+        }
     }
 
     /// When leading: hands leadership to a replica. The own replica hears [`super::Leadership::Following`] first. Returns when the

@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 use warren_model::command::Place;
 use warren_model::message::append_head;
+use warren_model::planted;
 use warren_model::{Refusal, ShardId};
 use warren_protocol::{Properties, Value, delivery_mode};
 use warren_session::{Publish, Published, Session};
@@ -131,7 +132,11 @@ impl Client {
             return;
         };
         self.known_to.insert(address);
-        let message = ToOwner::Shard(in_flight.batch.clone());
+        let mut batch = in_flight.batch.clone();
+        if planted!(SettlesNotSentAgain) && in_flight.sent {
+            batch.settled.clear();
+        }
+        let message = ToOwner::Shard(batch);
         in_flight.sent |= self.node.send_to_lane(address, message).is_ok();
     }
 
@@ -142,6 +147,10 @@ impl Client {
             .get(&shard)
             .map_or_else(Vec::new, |to| to.in_flight.keys().copied().collect());
         for number in numbers {
+            if planted!(BatchesNotSentAgain) {
+                self.published(Some(shard), number, &[]);
+                continue;
+            }
             self.send_batch(shard, number);
         }
     }
@@ -167,7 +176,7 @@ impl Client {
             let unsent = to
                 .in_flight
                 .iter()
-                .find(|(_, b)| !b.sent && now >= b.since + patience);
+                .find(|(_, b)| (!b.sent || planted!(RefusedButSent)) && now >= b.since + patience);
             let Some((&from, _)) = unsent else { continue };
             // None behind it was sent either: a leader would have been there for all.
             let refused = to.in_flight.split_off(&from);
@@ -188,7 +197,11 @@ impl Client {
         let first = self
             .to_shards
             .values()
-            .filter_map(|to| to.in_flight.values().find(|b| !b.sent))
+            .filter_map(|to| {
+                to.in_flight
+                    .values()
+                    .find(|b| !b.sent || planted!(RefusedButSent))
+            })
             .map(|b| b.since + patience);
         let oldest = self
             .to_shards

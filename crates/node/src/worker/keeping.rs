@@ -12,15 +12,14 @@ use bytes::Bytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use tokio::sync::oneshot;
+use warren_model::planted;
 use warren_model::{QueueId, ShardId};
 use warren_queue::entry::record_at;
 use warren_queue::index::{Extent, Index, Location};
 use warren_storage::{Place, Scan, Space, StateStore, StorageError, Write};
 
-/// Bytes of entries between checkpoints: what a restart has to apply again.
-const KEEP_BYTES: u64 = 16 << 20;
-/// Bytes of entries that a shard's log may have before old messages move to the store.
-const LOG_BYTES_MAX: u64 = 64 << 20;
+/// A replica that is behind may hold up so many times what a log may have.
+const LAG_LOGS: u64 = 16;
 
 type Done = oneshot::Sender<Result<(), StorageError>>;
 
@@ -32,14 +31,15 @@ impl Worker {
     /// Frees log space when enough has been applied.
     pub(super) fn reclaim(&mut self, shard: ShardId) {
         let node = self.node.clone();
+        let limits = node.settings().logs;
         let Some(hosted) = self.shards.get_mut(&shard) else {
             return;
         };
-        if hosted.unkept_bytes < KEEP_BYTES || hosted.is_viewed() {
+        if hosted.unkept_bytes < limits.checkpoint_bytes || hosted.is_viewed() {
             return;
         }
         hosted.unkept_bytes = 0;
-        if let Some(through) = hosted.too_old()
+        if let Some(through) = hosted.too_old(limits.log_bytes_max)
             && let Err(error) = move_to_store(&node, shard, hosted, through)
         {
             tracing::error!(shard = shard.0, %error, "messages could not be moved from the log to the store; the log keeps them");
@@ -48,7 +48,11 @@ impl Worker {
         let unused = hosted
             .state
             .oldest_entry()
+            .filter(|_| !planted!(ReleasedTooEarly))
             .map_or(hosted.state.applied(), |oldest| oldest.saturating_sub(1));
+        let unused = hosted
+            .lagging(&node, shard, limits.log_bytes_max)
+            .map_or(unused, |matched| unused.min(matched));
         while let Some(&(index, bytes)) = hosted.log.front()
             && index <= unused
         {
@@ -82,7 +86,8 @@ impl Worker {
         };
         let held = Arc::new(());
         hosted.views.push(Arc::downgrade(&held));
-        let sessions = keep::encode_sessions(hosted.state.sessions());
+        let sessions = hosted.state.sessions();
+        let sessions = keep::encode_sessions(sessions.filter(|_| !planted!(DedupLostInView)));
         let mut first = VecDeque::new();
         let applied = hosted.state.applied().to_be_bytes();
         first.push_back(Ok((
@@ -190,8 +195,8 @@ fn sync_then(
 
 impl Hosted {
     /// The entry through which messages are to move to the store, if the log has grown too long.
-    fn too_old(&self) -> Option<u64> {
-        let mut over = self.log_bytes.checked_sub(LOG_BYTES_MAX)?;
+    fn too_old(&self, log_bytes_max: u64) -> Option<u64> {
+        let mut over = self.log_bytes.checked_sub(log_bytes_max)?;
         for &(index, bytes) in &self.log {
             over = over.saturating_sub(u64::from(bytes));
             if over == 0 {
@@ -199,6 +204,26 @@ impl Hosted {
             }
         }
         None
+    }
+
+    /// Where the log of a replica ends that is linked and behind, if this node leads: what it lacks stays, or it would have to be sent the whole state again and
+    /// again, since more is purged while that is on its way. One that is very far behind holds up nothing.
+    fn lagging(&self, node: &Node, shard: ShardId, log_bytes_max: u64) -> Option<u64> {
+        self.leading.as_ref()?;
+        let (status, linked) = (node.shards().status(shard)?, node.linked());
+        let least = status
+            .replicas
+            .iter()
+            .filter(|replica| linked.contains(&replica.node))
+            .map(|replica| replica.matched.unwrap_or(0))
+            .min()?;
+        let lacks = self
+            .log
+            .iter()
+            .rev()
+            .take_while(|(index, _)| *index > least);
+        let bytes: u64 = lacks.map(|(_, bytes)| u64::from(*bytes)).sum();
+        (bytes <= log_bytes_max.saturating_mul(LAG_LOGS)).then_some(least)
     }
 
     /// What has changed since the last checkpoint, for the spaces of state and of messages.
@@ -214,7 +239,7 @@ impl Hosted {
         }
         let applied = self.state.applied();
         for (id, index) in self.state.queues_mut() {
-            if !index.take_dirty() {
+            if !index.take_dirty() || planted!(CheckpointBeforeIndexes) {
                 continue;
             }
             state.push(keep::put_queue(
@@ -277,6 +302,9 @@ fn move_to_store(
                 let key = keep::message_key(shard, generation, queue, position);
                 writes.push(Write::Put(key.into(), record));
             }
+        }
+        if planted!(StoredMessagesLost) {
+            writes.clear();
         }
         if let Err(error) = store.write(Space::Message, writes) {
             *index = before;

@@ -27,6 +27,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokio::time::Instant;
 use warren_consensus::{Committed, Leadership};
+use warren_model::planted;
 use warren_model::{ConsumerId, Incarnation, NodeId, QueueId, SessionId, Settlement, ShardId};
 use warren_queue::entry::{Run, Settle, record_at};
 use warren_queue::index::{IN_USE, Index};
@@ -190,6 +191,9 @@ impl Worker {
         let mut gathering: BTreeSet<NodeId> = up.chain(self.node.linked()).collect();
         drop(table);
         gathering.insert(self.node.id());
+        if planted!(GatherSkipped) {
+            gathering.clear();
+        }
         let Some(hosted) = self.shards.get_mut(&shard) else {
             return;
         };
@@ -342,7 +346,7 @@ impl Worker {
             self.outbox.push(batch.session, published(refused));
             return;
         }
-        if batch.number != last + 1 {
+        if batch.number != last + 1 && !planted!(GapAccepted) {
             // It is under way, or the one before was lost with a link and comes again, with this one behind it.
             return;
         }
@@ -362,6 +366,10 @@ impl Worker {
             .pending
             .batch(batch.session, batch.number, items, &settles, &batch.block);
         leading.urgent |= !batch.items.is_empty();
+        if planted!(ConfirmBeforeCommit) {
+            self.outbox.push(batch.session, published(Vec::new()));
+            return;
+        }
         if !refused.is_empty() {
             leading
                 .refused
@@ -820,11 +828,14 @@ impl Worker {
         let Ask::Reattach {
             consumer,
             subscription,
-            holds,
+            mut holds,
         } = ask
         else {
             return answer(local, session, ask, id, &mut self.outbox);
         };
+        if planted!(HoldsIgnored) {
+            holds.clear();
+        }
         let consumer = ConsumerId {
             session,
             number: consumer,
