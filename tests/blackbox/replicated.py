@@ -62,7 +62,13 @@ def bodies(first: int, last: int) -> list[bytes]:
 def ready(nodes: Any, queue: str, count: int, asked: list[int] | None = None, timeout: float = 10.0) -> None:
     """Waits until every node (or those `asked`) says that a queue has so many ready messages."""
     for node in asked or nodes.distinct:
-        eventually(lambda: nodes.channel(node).exists(queue).message_count == count, timeout, f"node {node} says {queue} has {count} messages")
+
+        def counted() -> bool:
+            found = nodes.channel(node).exists(queue).message_count
+            assert found == count, f"{queue} has {found} messages instead of {count}, as node {node} says"
+            return True
+
+        eventually(counted, timeout, f"node {node} says {queue} has {count} messages")
 
 
 def led_by(nodes: Any, queue: str, node: int, asked: int | None = None, timeout: float = 15.0) -> None:
