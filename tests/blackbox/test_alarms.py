@@ -166,24 +166,37 @@ def test_a34_quick_alarms_come_in_pairs(cluster):
     watcher.drop()
 
 
-@pytest.mark.xfail(strict=True, reason="an alarm holds on its own node only so far")
 def test_a34_the_alarm_holds_on_all_nodes(cluster, full):
-    """Node 1 alarms: who publishes at node 2 is told, and held back, too."""
-    p2 = Connection(cluster.amqp(2), timeout=20)
-    try:
-        ch = p2.channel()
-        ch.queue_declare("two")
+    """Node 1 alarms: who publishes at node 2 is told and held back, without the capability held back only; a consumer there is not. Then all goes through."""
+    with Connection(cluster.amqp(3), timeout=20) as setup:
+        setup.channel().queue_declare("two")
+    told = Connection(cluster.amqp(2), timeout=20)
+    untold = Connection(cluster.amqp(2), timeout=20, capabilities={**ALL_CAPABILITIES, "connection.blocked": False})
+    consumer = Connection(cluster.amqp(2), timeout=20).channel()
+    channels = []
+    for connection in (told, untold):
+        ch = connection.channel()
         ch.confirm_select()
-        ch.publish("", "two", b"m", mandatory=True)
-        p2.wait(0, "connection.blocked", timeout=3)
-    finally:
-        p2.drop()
+        ch.publish("", "two", b"held", mandatory=True)
+        channels.append(ch)
+    consumer.consume("two", no_ack=True)
+    told.wait(0, "connection.blocked", timeout=5)
+    assert control(told, 1) == [] and control(untold, 1) == []
+    assert not [event for ch in channels for event in ch.quiet(0.2)], "a blocked publish was answered"
+    assert not consumer.quiet(0.2, "basic.deliver"), "a blocked publish got through"
+    full()
+    told.wait(0, "connection.unblocked", timeout=10)
+    for ch in channels:
+        assert ch.confirms([1], timeout=10) == {1: "ack"}
+    assert len(consumer.deliveries(2, timeout=5)) == 2
+    assert control(told) == [] and control(untold) == []
+    for connection in (told, untold, consumer.connection):
+        connection.drop()
 
 
-@pytest.mark.xfail(strict=True, reason="there is no disk alarm yet: limits.disk_free_bytes is not known")
 def test_a34_disk_alarm(tmp_path):
     """A limit on free disk space above what is free: the node starts with its alarm, and a publisher is told."""
-    cluster = OwnCluster(tmp_path / "cluster", 1, limits={"disk_free_bytes": 1 << 50})
+    cluster = OwnCluster(tmp_path / "cluster", 1, limits={"disk_free_bytes_min": 1 << 50})
     node = cluster.nodes[0]
     try:
         node.start()
