@@ -21,7 +21,9 @@ def publish_keys(nodes, queues, keys=KEYS, exchange="x1", stem="key"):
         assert set(outcomes.values()) == {"ack"}
         returned += sum(event.name == "basic.return" for event in publisher.connection.inbox[publisher.number])
     ch = nodes.channel(1)
-    counts = [ch.queue_purge(queue).message_count for queue in queues]
+    counts = [ch.exists(queue).message_count for queue in queues]
+    for queue in queues:
+        ch.queue_purge(queue)
     assert sum(counts) + returned == keys, f"{counts} and {returned} returned of {keys}"
     return counts, returned
 
