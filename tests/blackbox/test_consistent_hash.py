@@ -97,6 +97,7 @@ def test_a09_bad_weights_over_http(nodes):
     assert publish_keys(nodes, ("q1",), 3) == ([3], 0)
 
 
+@pytest.mark.calm("it compares the memory of all nodes")
 @pytest.mark.parametrize("weight", ["100000000", "99999999999999999999"])
 def test_a09_huge_weights_cost_nothing(nodes, target, weight):
     """A huge weight is refused, or taken without memory in proportion to it; the exchange goes on routing."""

@@ -5,6 +5,7 @@ What is flagged as redelivered after a failover is at least what may have been d
 """
 
 import contextlib
+import threading
 import time
 
 import pytest
@@ -273,6 +274,23 @@ def test_no_ack_consumers_over_failover(nodes, target):
     assert got == sorted(got), "in order"
     assert set(range(501, 1001)) <= set(got), "what came after the failover is there"
     ready(nodes, queue, 0, [2, 3])
+
+
+def test_no_ack_gets_over_failover(nodes, target):
+    """basic.get without acks from a living node while the leader is killed: no message comes twice, and none is passed over but those whose answer was lost."""
+    target.skip_on("rabbitmq", "a durable classic queue has no other node to go to")
+    queue = queue_led_by(nodes, 1)
+    fill(nodes.channel(3, confirm=True), queue, 1, 3000)
+    ch, got = nodes.channel(2), []
+    killer = threading.Thread(target=lambda: (eventually(lambda: len(got) > 300, 20), nodes.target.kill(1)))
+    killer.start()
+    while (event := ch.get(queue)) is not None or len(got) < 2990:
+        if event is not None:
+            got.append(int(event.body))
+    killer.join()
+    twice = sorted({number for number in got if got.count(number) > 1})
+    assert not twice, f"came twice: {twice}"
+    assert got == sorted(got) and len(got) >= 2990, len(got)
 
 
 def test_consumers_that_connect_again(nodes, target):
