@@ -203,6 +203,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 self.digest();
             }
             self.client.flush();
+            if found.timer {
+                self.client.refuse_overdue(&mut self.session);
+            }
             if let Some(why) = self.client.give_up() {
                 self.session.force_close(&why, &mut self.client);
             }

@@ -105,6 +105,8 @@ impl Hosted {
 pub(crate) enum Due {
     /// A session gets this answer.
     Answer(SessionId, u64, Answer),
+    /// Whoever hands the shard's leadership over goes on.
+    HandingOver(oneshot::Sender<()>),
     /// A queue that takes no more publishes may be deleted, if it is unused and empty by now where that is asked for.
     Sealed {
         queue: QueueId,

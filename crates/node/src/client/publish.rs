@@ -208,7 +208,7 @@ impl Client {
             .values()
             .filter_map(|to| to.in_flight.values().next())
             .map(|b| b.since + OUTCOME_DEADLINE);
-        first.chain(oldest).min()
+        first.chain(oldest).chain(self.answer_deadline()).min()
     }
 
     pub(super) fn outgoing(&mut self, target: Target) -> usize {

@@ -782,7 +782,18 @@ impl Worker {
                     });
                     return Answered::Already;
                 }
-                Answered::Now(self.get(queue, session, consumer, no_ack))
+                let answer = self.get(queue, session, consumer, no_ack);
+                if !no_ack || !matches!(answer, Answer::Got { .. }) {
+                    return Answered::Now(answer);
+                }
+                // Only when it is in the log that it is gone: else another leader might give it out again.
+                let due = Due::Answer(session, id, answer);
+                if let Some(leading) = self.leading_mut(shard)
+                    && let Some(due) = leading.due_when_applied(due)
+                {
+                    self.fulfil(due);
+                }
+                Answered::Already
             }
             Ask::Consume { .. } | Ask::Reattach { .. } => self.attach(queue, session, ask, id),
             Ask::Count => {
@@ -958,6 +969,8 @@ impl Worker {
     fn fulfil(&mut self, due: Due) {
         match due {
             Due::Answer(session, id, answer) => self.outbox.answer(session, id, answer),
+            // Whoever waited may have given up.
+            Due::HandingOver(done) => drop(done.send(())),
             Due::Sealed {
                 queue,
                 session,
@@ -1048,9 +1061,11 @@ impl Worker {
             leading.handing_over = true;
         }
         self.pause_as_due(shard);
-        self.propose_pending();
-        // Whoever waits goes on in any case.
-        let _ = done.send(());
+        if let Some(leading) = self.leading_mut(shard)
+            && let Some(due) = leading.due_when_applied(Due::HandingOver(done))
+        {
+            self.fulfil(due);
+        }
     }
 
     /// The hand-over came to nothing: queues are in use again.
