@@ -80,8 +80,8 @@ struct Replicated {
     holds: BTreeMap<u64, ConsumerId>,
     /// Positions that are settled, before the queue was fed with them, by an entry that is not applied yet.
     settling: BTreeSet<u64>,
-    /// Questions that wait until the queue may be served.
-    parked: Vec<Question>,
+    /// Questions that wait until the queue may be served, and since when.
+    parked: Vec<(Instant, Question)>,
 }
 
 impl Local {

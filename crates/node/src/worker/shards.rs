@@ -38,6 +38,8 @@ use warren_queue::{Counts, Delivery};
 const GATHER_MAX: Duration = Duration::from_secs(2);
 /// How long it waits for the leader before it, which in most cases is dead.
 const GATHER_FROM_EARLIER_MAX: Duration = Duration::from_millis(400);
+/// How long a question may wait for its queue to be served: a little less than its session waits.
+const PARKED_MAX: Duration = Duration::from_secs(9);
 /// How long settlements wait for publishes to share an entry with.
 const LAZY: Duration = Duration::from_millis(5);
 /// Record bytes that a queue keeps in memory for consumers that do not take them yet.
@@ -621,7 +623,11 @@ impl Worker {
             return;
         }
         if let Some(replicated) = &mut local.replicated {
-            for question in std::mem::take(&mut replicated.parked) {
+            for (since, question) in std::mem::take(&mut replicated.parked) {
+                if since.elapsed() >= PARKED_MAX {
+                    // Its session has refused it, or is about to: it must not take a message now.
+                    continue;
+                }
                 // In its turn, as if it came now.
                 let _ = self.node.send_here(
                     crate::owners::lane_of_shard(shard),
@@ -774,12 +780,13 @@ impl Worker {
         match ask {
             Ask::Get { consumer, no_ack } => {
                 if !in_use || !leading.delivers() {
-                    replicated.parked.push(Question {
+                    let question = Question {
                         session,
                         id,
                         queue,
                         ask,
-                    });
+                    };
+                    replicated.parked.push((Instant::now(), question));
                     return Answered::Already;
                 }
                 let answer = self.get(queue, session, consumer, no_ack);
