@@ -201,6 +201,9 @@ impl Subscriber for Timeline {
             text.0.push(' ');
         }
         event.record(&mut text);
+        if event.metadata().target().starts_with("openraft") && text.0.contains("HeartbeatWorker") {
+            return;
+        }
         if self.inner.detail == Detail::Last
             && EVERYDAY.iter().any(|everyday| text.0.starts_with(everyday))
         {

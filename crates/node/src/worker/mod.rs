@@ -115,6 +115,9 @@ pub(crate) struct Worker {
     shards: BTreeMap<ShardId, Hosted>,
     /// Queues that a session consumes or got from.
     sessions: BTreeMap<SessionId, BTreeSet<QueueId>>,
+    /// Of them, replicated queues of sessions whose link was lost, and which have not come back to them since. When their node says that all have, who has not
+    /// is gone: it could not tell.
+    absent: BTreeMap<SessionId, BTreeSet<QueueId>>,
     outbox: Outbox,
     /// Queues whose size may have changed this turn.
     touched: Vec<QueueId>,
@@ -129,6 +132,7 @@ impl Worker {
             queues: HashMap::new(),
             shards: BTreeMap::new(),
             sessions: BTreeMap::new(),
+            absent: BTreeMap::new(),
             outbox: Outbox::default(),
             touched: Vec::new(),
             deletions: BTreeMap::new(),
@@ -185,6 +189,7 @@ impl Worker {
             }
             LaneMessage::Reset => {
                 self.sessions.clear();
+                self.absent.clear();
                 // Replicated queues are their shards' leaders' to reset, this node's among them.
                 let gone: Vec<QueueId> = self
                     .queues
@@ -344,6 +349,9 @@ impl Worker {
                     Ask::Consume { .. } | Ask::Reattach { .. } | Ask::Get { no_ack: false, .. }
                 ) {
                     self.sessions.entry(session).or_default().insert(queue);
+                    if let Some(queues) = self.absent.get_mut(&session) {
+                        queues.remove(&queue);
+                    }
                 }
                 self.serve(queue);
                 match self.queues.get_mut(&queue) {
@@ -392,23 +400,52 @@ impl Worker {
                     kept.insert(id);
                     continue;
                 }
-                if of_shard {
-                    self.serve(id);
-                    self.touched.push(id);
-                }
-                let Some(local) = self.queues.get_mut(&id) else {
-                    continue;
-                };
-                let unused = local.queue.session_gone(session, &mut self.outbox);
-                local.count_deliveries(&mut self.outbox);
-                self.touched.push(id);
-                if unused && local.auto_delete {
-                    self.delete_unused_for(session, id);
-                }
+                self.leaves(session, id);
             }
-            if !kept.is_empty() {
+            if kept.is_empty() {
+                self.absent.remove(&session);
+            } else {
+                self.absent.insert(session, kept.clone());
                 self.sessions.insert(session, kept);
             }
+        }
+    }
+
+    /// A session is gone from a queue: what it holds goes back.
+    fn leaves(&mut self, session: SessionId, id: QueueId) {
+        self.serve(id);
+        let Some(local) = self.queues.get_mut(&id) else {
+            return;
+        };
+        if let Some(replicated) = &mut local.replicated {
+            replicated
+                .holds
+                .retain(|_, consumer| consumer.session != session);
+        }
+        let unused = local.queue.session_gone(session, &mut self.outbox);
+        if local.replicated.is_none() {
+            local.count_deliveries(&mut self.outbox);
+        }
+        self.touched.push(id);
+        if unused && local.auto_delete {
+            self.delete_unused_for(session, id);
+        }
+    }
+
+    /// All sessions of a node have come back to a shard's queues: those that have not are gone.
+    fn returned(&mut self, shard: ShardId, node: NodeId) {
+        let of_shard = |local: &Local| local.replicated.as_ref().is_some_and(|r| r.shard == shard);
+        let mut gone = Vec::new();
+        for (session, queues) in self.absent.iter_mut().filter(|(s, _)| s.node == node) {
+            let of_it = queues.extract_if(.., |id| self.queues.get(id).is_some_and(of_shard));
+            gone.extend(of_it.map(|id| (*session, id)));
+        }
+        self.absent.retain(|_, queues| !queues.is_empty());
+        for (session, id) in gone {
+            if let Some(queues) = self.sessions.get_mut(&session) {
+                queues.remove(&id);
+            }
+            self.leaves(session, id);
         }
     }
 

@@ -144,6 +144,9 @@ impl Worker {
             ShardMessage::Leadership(Leadership::Leading { term }) => self.lead(shard, term),
             ShardMessage::Leadership(Leadership::Following { .. }) => self.follow(shard),
             ShardMessage::Reattached { node, term } => {
+                if self.leading(shard) == Some(term) {
+                    self.returned(shard, node);
+                }
                 self.gathered(shard, term, |gathering| {
                     gathering.remove(&node);
                 });
@@ -350,6 +353,7 @@ impl Worker {
         }
         if batch.number != last + 1 && !planted!(GapAccepted) {
             // It is under way, or the one before was lost with a link and comes again, with this one behind it.
+            tracing::debug!(shard = shard.0, session = %batch.session, number = batch.number, last, "a batch is passed over");
             return;
         }
         let refused = self.refused_of(&batch).await;
