@@ -111,13 +111,14 @@ pub async fn ready_with(settings: Settings) -> Api {
     );
     // The founder's user comes after its lease.
     let until = tokio::time::Instant::now() + DEADLINE;
-    while node
-        .metadata()
-        .table()
-        .read()
-        .permission("guest", "/")
-        .is_none()
-    {
+    // Then its shards get their leaders.
+    let is_ready = || {
+        let table = node.metadata().table().read();
+        let ownership = node.ownership(&table);
+        let led = ownership.shards() > 0 && ownership.of_shards().all(|leader| leader.is_some());
+        led && table.permission("guest", "/").is_some()
+    };
+    while !is_ready() {
         assert!(tokio::time::Instant::now() < until, "guest is made");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
