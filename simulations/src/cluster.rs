@@ -229,6 +229,7 @@ impl Cluster {
             address: address(number),
             amqp: format!("{}:{AMQP}", node_name(number)),
             http: String::new(),
+            listeners: Vec::new(),
             peers,
             shards: options.shards,
             tls: self.inner.certificates.of(number),
@@ -238,6 +239,7 @@ impl Cluster {
                     ^ start << 56,
             ),
             settings,
+            free_disk: None,
             first_user: Some(("guest".into(), "guest".into())),
         }
     }

@@ -2,6 +2,9 @@
 
 Every test with the `nodes` fixture runs twice: "one" sends all operations to node 1, "spread" sends each to the node that the scenario
 names. Tests share the cluster and nothing else, so they run in any order.
+
+`--restarts` runs the tests that are fit for it once more in another way: operations are spread over two nodes while the third is restarted again
+and again, each node in its turn (see `restarts`). Not fit are those marked slow, which restart nodes or measure by themselves, and those marked `calm`, with the reason.
 """
 
 from __future__ import annotations
@@ -16,9 +19,36 @@ import pytest
 
 import targets
 from amqp import Channel, Connection
+from restarts import Restarts
 from targets import Api, ApiError, Target, eventually
 
 _count = itertools.count(1)
+_restarted = pytest.StashKey[int]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--restarts", action="store_true", help="restart nodes one after the other while the tests that are fit for it run")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "calm(reason): not fit for nodes that are restarted meanwhile")
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    if _restarted in config.stash:
+        terminalreporter.write_line(f"{config.stash[_restarted]} restarts of nodes meanwhile")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("restarts"):
+        return
+
+    def fit(item: pytest.Item) -> bool:
+        marked = item.get_closest_marker("slow") or item.get_closest_marker("calm")
+        return "nodes" in item.fixturenames and item.callspec.params.get("nodes") == "spread" and not marked
+
+    config.hook.pytest_deselected(items=[item for item in items if not fit(item)])
+    items[:] = [item for item in items if fit(item)]
 
 
 @pytest.fixture(scope="session")
@@ -35,6 +65,20 @@ def target(request: pytest.FixtureRequest) -> Iterator[Target]:
     target.down(failed=request.session.testsfailed > 0)
 
 
+@pytest.fixture(scope="session")
+def restarts(request: pytest.FixtureRequest, target: Target) -> Iterator[Restarts | None]:
+    """What restarts nodes meanwhile, where that was asked for."""
+    if not request.config.getoption("restarts"):
+        yield None
+        return
+    restarts = Restarts(target)
+    yield restarts
+    restarts.end()
+    request.config.stash[_restarted] = restarts.count
+    assert not restarts.error, restarts.error
+    assert restarts.count or request.session.testscollected < 10, "no node was restarted: this run says nothing"
+
+
 @pytest.fixture
 def names(request: pytest.FixtureRequest) -> Any:
     """Makes names that no other test uses: names("q")."""
@@ -46,20 +90,23 @@ def names(request: pytest.FixtureRequest) -> Any:
 class Nodes:
     """Connections to the cluster's nodes, in the test's own virtual host."""
 
-    def __init__(self, target: Target, mode: str, vhost: str) -> None:
+    def __init__(self, target: Target, mode: str, vhost: str, used: list[int] | None = None) -> None:
         self.target, self.mode, self.vhost = target, mode, vhost
+        self.used = used  # the nodes to use, where not all are
         self.open: list[Connection] = []
         self.main: dict[int, Connection] = {}
         self.vhosts = [vhost]
 
     def number(self, node: int) -> int:
         """The node that an operation for `node` goes to in this mode."""
+        if self.used:
+            return self.used[(node - 1) % len(self.used)]
         return 1 if self.mode == "one" else node
 
     @property
     def distinct(self) -> list[int]:
         """The nodes in use: one, or all."""
-        return [1] if self.mode == "one" else self.target.all()
+        return self.used or ([1] if self.mode == "one" else self.target.all())
 
     def connect(self, node: int, **options: Any) -> Connection:
         """A new connection, closed at the test's end."""
@@ -102,7 +149,7 @@ class Nodes:
 
     def add_vhost(self, vhost: str) -> None:
         """One more virtual host, deleted at the test's end."""
-        _open_vhost(self.target, vhost)
+        _open_vhost(self.target, vhost, self.number(1))
         self.vhosts.append(vhost)
 
     # --- processes ---
@@ -141,9 +188,9 @@ class Nodes:
             connection.drop()
 
 
-def _open_vhost(target: Target, vhost: str) -> None:
-    target.api(1).put("vhosts", vhost)
-    target.api(1).put("permissions", vhost, "guest", body={"configure": ".*", "write": ".*", "read": ".*"})
+def _open_vhost(target: Target, vhost: str, node: int) -> None:
+    target.api(node).put("vhosts", vhost)
+    target.api(node).put("permissions", vhost, "guest", body={"configure": ".*", "write": ".*", "read": ".*"})
     if target.rabbitmq:  # it starts a vhost on the other nodes after it has answered
 
         def opens(node: int) -> bool:
@@ -155,17 +202,19 @@ def _open_vhost(target: Target, vhost: str) -> None:
 
 
 @pytest.fixture(params=["one", "spread"])
-def nodes(request: pytest.FixtureRequest, target: Target) -> Iterator[Nodes]:
+def nodes(request: pytest.FixtureRequest, target: Target, restarts: Restarts | None) -> Iterator[Nodes]:
     """Connections to the nodes, in a virtual host made for this test."""
-    if target.dirty:
+    if restarts:
+        restarts.turn()
+    elif target.dirty:
         target.heal()
     vhost = f"t{next(_count)}-{secrets.token_hex(3)}"
-    _open_vhost(target, vhost)
-    nodes = Nodes(target, request.param, vhost)
+    nodes = Nodes(target, request.param, vhost, restarts.stable if restarts else None)
+    _open_vhost(target, vhost, nodes.number(1))
     yield nodes
     nodes.close()
-    if target.dirty:
+    if target.dirty and not restarts:
         target.heal()
     for each in nodes.vhosts:
         with contextlib.suppress(ApiError):
-            target.api(1).delete("vhosts", each)
+            target.api(nodes.number(1)).delete("vhosts", each)

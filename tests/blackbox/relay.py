@@ -1,4 +1,4 @@
-"""A UDP relay that delays: a link between two nodes as if they were far apart, without root and without touching the machine's network.
+"""A UDP relay that delays, or drops everything: a link between two nodes as if they were far apart or cut off, without root and without touching the machine's network.
 
 Nodes that are told the relay's port instead of a peer's reach that peer through it. Each sender gets a socket of its own towards the
 peer, so that the peer tells them apart; every datagram, in both directions, is held for the delay and keeps its order.
@@ -22,6 +22,7 @@ class Relay:
 
     def __init__(self, to_port: int, delay_s: float = 0.0) -> None:
         self.to, self.delay_s = (HOST, to_port), delay_s
+        self.drops = False  # whether everything is lost, in both directions, without a word
         self.carried = 0
         self.front = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.front.bind((HOST, 0))
@@ -57,6 +58,8 @@ class Relay:
         with contextlib.suppress(BlockingIOError, ConnectionRefusedError):
             while True:
                 datagram, source = sock.recvfrom(65536)
+                if self.drops:
+                    continue
                 due = time.monotonic() + self.delay_s
                 if sender is not None:
                     out, to = self.front, sender

@@ -145,10 +145,9 @@ class Target:
     def rabbitmq(self) -> bool:
         return self.name == "rabbitmq"
 
-    @property
-    def keeps_contents(self) -> bool:
-        """Whether persistent messages of durable queues survive their node. Warren's contents are in their owner's memory so far."""
-        return self.rabbitmq
+    def number_of(self, name: str) -> int:
+        """The number of the node that the HTTP API calls so."""
+        return int(name.removeprefix("rabbit@").removeprefix("node"))
 
     @contextlib.contextmanager
     def differs(self, target: str, reason: str, strict: bool = True) -> Iterator[None]:

@@ -17,6 +17,9 @@ from targets import HOST, ApiError, eventually
 FLOOD = int(os.environ.get("WARREN_FLOOD_CONNECTIONS", "10000"))
 
 
+pytestmark = pytest.mark.calm("each test watches the process of every node")
+
+
 @pytest.fixture(autouse=True)
 def _lives_on(nodes, target):
     """After each of these tests every node is the same process, serves AMQP and HTTP, and has not grown out of bounds."""

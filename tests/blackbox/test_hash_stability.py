@@ -111,6 +111,7 @@ def test_restarts_move_no_key(nodes, target):
     assert lost_once == set(FLEETING), "every non-durable queue went with its node at least once"
 
 
+@pytest.mark.calm("queues that are not durable go with their nodes")
 def test_a_queue_declared_again_gets_its_keys_back(nodes, target):
     """Deleting a queue of the ring gives its keys to others and moves none between the rest; the same queue gets the same keys back."""
     target.skip_on("rabbitmq", "3.10.8 numbers its buckets, so that others' keys move")

@@ -1,7 +1,7 @@
 //! Who asks, and what they may: basic authentication, then RabbitMQ's tags.
 //!
 //! administrator: everything. monitoring: reads everything but users and permissions. management, policymaker: read what is in the virtual hosts that
-//! they have permissions in. Others: nothing. Invariant: [`authenticate`] stands before every route but health, and refuses changes itself, so that a
+//! they have permissions in, and the latter make policies there. Others: nothing. Invariant: [`authenticate`] stands before every route but health, and refuses changes itself, so that a
 //! new handler is not open by mistake. What is done in a session of the user's own is checked there: before those routes stands [`log_in`].
 
 use crate::error::Error;
@@ -51,6 +51,35 @@ impl Access {
     /// Refuses those who may not see nodes.
     pub(crate) fn monitoring(&self) -> Result<(), Error> {
         self.at_least(Level::Monitoring, "Not monitor user")
+    }
+
+    /// Whether the user may see everything.
+    pub(crate) fn is_monitor(&self) -> bool {
+        self.level >= Level::Monitoring
+    }
+
+    /// Refuses those who may not see what belongs to `user`.
+    pub(crate) fn own_or_monitor(&self, user: &str) -> Result<(), Error> {
+        if self.name == user {
+            return Ok(());
+        }
+        self.monitoring()
+    }
+
+    /// Refuses those who may not change what belongs to `user`.
+    pub(crate) fn own_or_administrator(&self, user: &str) -> Result<(), Error> {
+        if self.name == user {
+            return Ok(());
+        }
+        self.administrator()
+    }
+
+    /// Refuses those who may not make policies: administrators and policymakers may.
+    pub(crate) fn policymaker(&self) -> Result<(), Error> {
+        if self.tags.iter().any(|tag| tag == "policymaker") {
+            return Ok(());
+        }
+        self.at_least(Level::Administrator, "Not policymaker user")
     }
 
     fn at_least(&self, level: Level, reason: &str) -> Result<(), Error> {

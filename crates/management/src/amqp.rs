@@ -140,6 +140,16 @@ impl Client {
         self.deadline.saturating_duration_since(Instant::now())
     }
 
+    /// Declares a queue that is durable and nothing else.
+    pub(crate) async fn declare(&mut self, queue: &str) -> Result<(), Error> {
+        let declare = QueueDeclare {
+            queue: short("name of the queue", queue)?,
+            durable: true,
+            ..QueueDeclare::default()
+        };
+        self.call(declare, "queue.declare-ok").await.map(drop)
+    }
+
     /// Publishes a message and waits until it is confirmed. Says whether it was routed to any queue.
     pub(crate) async fn publish(
         &mut self,
@@ -371,7 +381,7 @@ impl Client {
 
     fn late(&self, what: &str) -> Error {
         let why = if self.node.alarm() {
-            "publishers are blocked: this node is low on memory"
+            "publishers are blocked: a node is low on memory or disk"
         } else {
             "the queue's owner may be out of reach"
         };

@@ -39,6 +39,11 @@ impl Error {
         Self::new(StatusCode::NOT_FOUND, "Object Not Found", reason)
     }
 
+    /// Whether what was asked for does not exist.
+    pub(crate) fn is_not_found(&self) -> bool {
+        self.status == StatusCode::NOT_FOUND
+    }
+
     /// Not logged in, or not allowed to.
     pub(crate) fn not_authorised(reason: impl Into<String>) -> Self {
         Self::new(StatusCode::UNAUTHORIZED, "not_authorised", reason)

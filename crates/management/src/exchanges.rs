@@ -4,7 +4,7 @@ use crate::access::Access;
 use crate::error::Error;
 use crate::extract::{Body, Names, Parameters};
 use crate::listing::Listing;
-use crate::{Shared, arguments, change, check_name, exchange_name};
+use crate::{Shared, arguments, change, check_name, exchange_name, policies};
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::{Extension, Json};
@@ -12,13 +12,13 @@ use serde_json::{Value, json};
 use warren_model::Command;
 use warren_model::command::DeclareExchange;
 use warren_node::Node;
-use warren_routing::ExchangeView;
+use warren_routing::{ExchangeView, Table};
 
 /// The type of an exchange that names none, as AMQP has it.
 const KIND: &str = "direct";
 
-fn described(exchange: &ExchangeView<'_>) -> Value {
-    json!({
+fn described(table: &Table, exchange: &ExchangeView<'_>) -> Value {
+    let mut row = json!({
         "name": exchange.name,
         "vhost": exchange.vhost,
         "type": exchange.kind,
@@ -26,7 +26,10 @@ fn described(exchange: &ExchangeView<'_>) -> Value {
         "auto_delete": exchange.auto_delete,
         "internal": exchange.internal,
         "arguments": arguments::to_json(exchange.arguments),
-    })
+    });
+    let effective = table.policy_of_exchange(exchange.vhost, exchange.name);
+    policies::put_effective(&mut row, &effective);
+    row
 }
 
 pub(crate) async fn list_all(
@@ -57,7 +60,8 @@ fn listed(
     let mut rows = Vec::new();
     for vhost in vhosts {
         let table = node.metadata().table().read();
-        rows.extend(table.exchanges(&vhost).map(|exchange| described(&exchange)));
+        let of_vhost = table.exchanges(&vhost);
+        rows.extend(of_vhost.map(|exchange| described(&table, &exchange)));
     }
     listing.of_rows(rows).map(Json)
 }
@@ -71,7 +75,7 @@ pub(crate) async fn get(
     access.vhost(&table, &vhost)?;
     table
         .exchange(&vhost, exchange_name(&name))
-        .map(|exchange| Json(described(&exchange)))
+        .map(|exchange| Json(described(&table, &exchange)))
         .ok_or_else(|| none(&vhost, &name))
 }
 

@@ -5,7 +5,8 @@
 //! Invariants: nothing but `/api/health` is answered without a login; a definition is read only from a table that shows everything that was answered
 //! before (else 503); the table is locked for at most [`CHUNK`] items at a time; every request ends within a deadline; messages are touched only through
 //! AMQP sessions of the user who asks.
-//! Departs from RabbitMQ: changes of definitions are for administrators alone; counts are asked of the queues' owners when listed, and there are no rates.
+//! Departs from RabbitMQ: changes of definitions are for administrators alone; counts and rates are asked of the queues' owners when listed. Whichever node
+//! is asked answers for the cluster; nodes that do not answer in time are left out.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -14,24 +15,31 @@ mod amqp;
 mod arguments;
 mod bindings;
 mod bounds;
+mod checks;
+mod connections;
 mod definitions;
 mod error;
 mod exchanges;
 mod extract;
+mod globals;
 mod listing;
 mod messages;
+mod metrics;
 mod overview;
 mod permissions;
+mod policies;
 mod properties;
 mod queues;
 mod router;
 mod serve;
+mod stats;
 mod status;
+mod topic_permissions;
 mod users;
 mod vhosts;
 
 pub use router::router;
-pub use serve::serve;
+pub use serve::{serve, serve_with};
 
 use error::Error;
 use std::sync::Arc;

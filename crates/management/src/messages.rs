@@ -48,7 +48,7 @@ pub(crate) async fn publish(
     if node.alarm() {
         // A session would wait until the alarm ends, and publish then, though nobody waits for it any more.
         return Err(Error::unavailable(
-            "publishers are blocked: this node is low on memory",
+            "publishers are blocked: a node is low on memory or disk",
         ));
     }
     let mut client = Client::open(&node, &login, &vhost).await?;

@@ -2,27 +2,36 @@
 
 use crate::access::Access;
 use crate::error::Error;
-use crate::extract::Names;
-use crate::{PEERS_DEADLINE, Shared};
+use crate::extract::{Names, Parameters};
+use crate::listing::Listing;
+use crate::{PEERS_DEADLINE, Shared, connections, stats};
 use axum::extract::State;
 use axum::{Extension, Json};
 use serde_json::{Value, json};
-use warren_node::Node;
+use warren_node::{MessageStats, NodeInfo, Observed, add_stats};
 use warren_routing::NodeRecord;
+
+/// What can be declared.
+const EXCHANGE_TYPES: [&str; 5] = ["direct", "fanout", "headers", "topic", "x-consistent-hash"];
 
 /// What there is, as far as the user may see it. Totals of messages are those of the owners that answered; the others are named.
 pub(crate) async fn overview(
     State(node): Shared,
     Extension(access): Extension<Access>,
 ) -> Json<Value> {
-    let (counts, silent) = node.queue_counts(None, PEERS_DEADLINE).await;
+    let ((counts, silent), observed, (connections, channels)) = tokio::join!(
+        node.queue_counts(None, PEERS_DEADLINE),
+        node.processes(PEERS_DEADLINE),
+        connections::totals(&node, &access),
+    );
     let table = node.metadata().table().read();
     let vhosts: Vec<&str> = table
         .vhosts()
         .filter(|vhost| access.sees(&table, vhost))
         .collect();
     let (mut ready, mut unacked, mut consumers) = (0, 0, 0);
-    for (id, count) in &counts {
+    let mut stats = MessageStats::new();
+    for (id, (count, of_queue)) in &counts {
         if table
             .queue_by_id(*id)
             .is_some_and(|queue| vhosts.contains(&queue.vhost))
@@ -30,7 +39,23 @@ pub(crate) async fn overview(
             ready += count.ready;
             unacked += count.unacked;
             consumers += u64::from(count.consumers);
+            if !access.is_monitor() {
+                add_stats(&mut stats, &of_queue.messages());
+            }
         }
+    }
+    let (mut opened, mut closed) = (0, 0);
+    let mut more_listeners = Vec::new();
+    for (id, process) in &observed.answers {
+        opened += process.connections_opened;
+        closed += process.connections_closed;
+        if access.is_monitor() {
+            add_stats(&mut stats, &process.stats);
+        }
+        let name = table.node(*id).map_or("", |member| member.name.as_str());
+        let of_node = process.listeners.iter();
+        more_listeners
+            .extend(of_node.filter_map(|(protocol, address)| listener(name, protocol, address)));
     }
     let silent = silent
         .iter()
@@ -43,30 +68,37 @@ pub(crate) async fn overview(
         "rabbitmq_version": node.compatible_version(),
         "cluster_name": node.config().cluster_name,
         "node": node.name(),
-        "rates_mode": "none",
+        "rates_mode": "basic",
+        "exchange_types": EXCHANGE_TYPES.map(|name| json!({"name": name, "enabled": true})),
+        "message_stats": stats::described(&stats),
+        "churn_rates": {"connection_created": opened, "connection_closed": closed},
         "object_totals": {
+            "connections": connections,
+            "channels": channels,
             "exchanges": vhosts.iter().map(|vhost| table.exchanges(vhost).count()).sum::<usize>(),
             "queues": vhosts.iter().map(|vhost| table.queues(vhost).count()).sum::<usize>(),
             "consumers": consumers,
         },
         "queue_totals": {"messages": ready + unacked, "messages_ready": ready, "messages_unacknowledged": unacked},
         "silent_nodes": silent.collect::<Vec<_>>(),
-        "listeners": table.nodes().filter(|member| member.up).flat_map(listeners).collect::<Vec<_>>(),
+        "listeners": table.nodes().filter(|member| member.up).flat_map(listeners).chain(more_listeners).collect::<Vec<_>>(),
     }))
 }
 
-fn listeners(member: &NodeRecord) -> impl Iterator<Item = Value> + use<> {
-    let listener = |protocol: &str, address: &str| {
-        let (host, port) = address.rsplit_once(':')?;
-        let port: u16 = port.parse().ok()?;
-        Some(
-            json!({"node": member.name, "protocol": protocol, "ip_address": host.trim_matches(['[', ']']), "port": port}),
-        )
-    };
+fn listener(node: &str, protocol: &str, address: &str) -> Option<Value> {
+    let (host, port) = address.rsplit_once(':')?;
+    let port: u16 = port.parse().ok()?;
+    Some(
+        json!({"node": node, "protocol": protocol, "ip_address": host.trim_matches(['[', ']']), "port": port}),
+    )
+}
+
+/// The listeners of a node that the table knows.
+pub(crate) fn listeners(member: &NodeRecord) -> impl Iterator<Item = Value> + use<> {
     [
-        listener("amqp", &member.amqp),
-        listener("http", &member.http),
-        listener("clustering", &member.address),
+        listener(&member.name, "amqp", &member.amqp),
+        listener(&member.name, "http", &member.http),
+        listener(&member.name, "clustering", &member.address),
     ]
     .into_iter()
     .flatten()
@@ -80,15 +112,16 @@ pub(crate) async fn cluster_name(State(node): Shared) -> Json<Value> {
 pub(crate) async fn nodes(
     State(node): Shared,
     Extension(access): Extension<Access>,
+    parameters: Parameters,
 ) -> Result<Json<Value>, Error> {
     access.monitoring()?;
+    let listing = Listing::new(&parameters)?;
+    let observed = node.processes(PEERS_DEADLINE).await;
     let table = node.metadata().table().read();
-    Ok(Json(
-        table
-            .nodes()
-            .map(|member| described(member, &node))
-            .collect(),
-    ))
+    let rows = table.nodes().map(|member| described(member, &observed));
+    let rows = rows.collect();
+    drop(table);
+    Ok(Json(listing.of_rows(rows)?))
 }
 
 pub(crate) async fn node(
@@ -97,26 +130,39 @@ pub(crate) async fn node(
     Names(name): Names<String>,
 ) -> Result<Json<Value>, Error> {
     access.monitoring()?;
+    let observed = node.processes(PEERS_DEADLINE).await;
     let table = node.metadata().table().read();
     let member = table.nodes().find(|member| member.name == name);
     member
-        .map(|member| Json(described(member, &node)))
+        .map(|member| Json(described(member, &observed)))
         .ok_or_else(|| Error::not_found(format!("no node '{name}' in the cluster")))
 }
 
-/// A node as the table knows it, and more of the one that answers.
-fn described(member: &NodeRecord, answering: &Node) -> Value {
+/// A node as the table knows it, and what it says of itself if it answers: one that does not is not running, whatever the table says.
+fn described(member: &NodeRecord, observed: &Observed<NodeInfo>) -> Value {
+    let process = observed.answers.iter().find(|(id, _)| *id == member.id);
     let mut row = json!({
         "name": member.name,
         "type": "disc",
-        "running": member.up,
+        "running": member.up && process.is_some(),
         "node_id": member.id.to_string(),
         "incarnation": member.incarnation.0,
     });
-    if member.id == answering.id() {
-        row["mem_alarm"] = json!(answering.alarm());
-        row["queued_bytes_limit"] = json!(answering.config().settings.memory_limit_bytes);
-        row["connections"] = json!(answering.session_count());
+    if let Some((_, process)) = process {
+        row["uptime"] = json!(process.uptime_ms);
+        row["os_pid"] = json!(process.os_pid.to_string());
+        row["processors"] = json!(process.processors);
+        row["mem_used"] = json!(process.memory_used);
+        row["mem_alarm"] = json!(process.alarm);
+        row["disk_free_alarm"] = json!(process.low_on_disk);
+        row["fd_used"] = json!(process.fd_used);
+        row["fd_total"] = json!(process.fd_total);
+        row["sockets_used"] = json!(process.connections);
+        row["queued_bytes"] = json!(process.queued_bytes);
+        row["queued_bytes_limit"] = json!(process.queued_bytes_limit);
+        row["connections"] = json!(process.connections);
+        row["serves_clients"] = json!(process.serves);
+        row["message_stats"] = stats::described(&process.stats);
     }
     row
 }

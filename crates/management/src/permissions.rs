@@ -2,7 +2,8 @@
 
 use crate::access::Access;
 use crate::error::Error;
-use crate::extract::{Body, Names};
+use crate::extract::{Body, Names, Parameters};
+use crate::listing::Listing;
 use crate::{Shared, change};
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -26,50 +27,50 @@ pub(crate) fn described(permission: &Permission) -> Value {
 pub(crate) async fn list(
     State(node): Shared,
     Extension(access): Extension<Access>,
+    parameters: Parameters,
 ) -> Result<Json<Value>, Error> {
     access.administrator()?;
-    Ok(Json(
-        node.metadata()
-            .table()
-            .read()
-            .permissions()
-            .map(described)
-            .collect(),
-    ))
+    let listing = Listing::new(&parameters)?;
+    let table = node.metadata().table().read();
+    let rows = table.permissions().map(described).collect();
+    drop(table);
+    Ok(Json(listing.of_rows(rows)?))
 }
 
 pub(crate) async fn of_user(
     State(node): Shared,
     Extension(access): Extension<Access>,
     Names(user): Names<String>,
+    parameters: Parameters,
 ) -> Result<Json<Value>, Error> {
     access.administrator()?;
+    let listing = Listing::new(&parameters)?;
     let table = node.metadata().table().read();
     check_ends(&table, None, Some(&user))?;
-    Ok(Json(
-        table
-            .permissions()
-            .filter(|permission| permission.user == user)
-            .map(described)
-            .collect(),
-    ))
+    let of_user = |permission: &&Permission| permission.user == user;
+    let rows = table.permissions().filter(of_user).map(described).collect();
+    drop(table);
+    Ok(Json(listing.of_rows(rows)?))
 }
 
 pub(crate) async fn of_vhost(
     State(node): Shared,
     Extension(access): Extension<Access>,
     Names(vhost): Names<String>,
+    parameters: Parameters,
 ) -> Result<Json<Value>, Error> {
     access.administrator()?;
+    let listing = Listing::new(&parameters)?;
     let table = node.metadata().table().read();
     check_ends(&table, Some(&vhost), None)?;
-    Ok(Json(
-        table
-            .permissions()
-            .filter(|permission| permission.vhost == vhost)
-            .map(described)
-            .collect(),
-    ))
+    let of_vhost = |permission: &&Permission| permission.vhost == vhost;
+    let rows = table
+        .permissions()
+        .filter(of_vhost)
+        .map(described)
+        .collect();
+    drop(table);
+    Ok(Json(listing.of_rows(rows)?))
 }
 
 pub(crate) async fn get(
@@ -141,7 +142,12 @@ fn none(vhost: &str, user: &str) -> Error {
     ))
 }
 
-fn check_ends(table: &Table, vhost: Option<&str>, user: Option<&str>) -> Result<(), Error> {
+/// Refuses a virtual host or a user that does not exist.
+pub(crate) fn check_ends(
+    table: &Table,
+    vhost: Option<&str>,
+    user: Option<&str>,
+) -> Result<(), Error> {
     if let Some(vhost) = vhost.filter(|vhost| !table.vhost_exists(vhost)) {
         return Err(Error::not_found(format!("vhost '{vhost}' not found")));
     }

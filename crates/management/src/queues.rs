@@ -8,7 +8,10 @@ use crate::amqp::Client;
 use crate::error::Error;
 use crate::extract::{Body, Names, Parameters};
 use crate::listing::{Chosen, Listing};
-use crate::{CHANGE_DEADLINE, CHUNK, PEERS_DEADLINE, Shared, arguments, change, check_name};
+use crate::{
+    CHANGE_DEADLINE, CHUNK, PEERS_DEADLINE, Shared, arguments, change, check_name, connections,
+    policies,
+};
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::{Extension, Json};
@@ -17,7 +20,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 use warren_model::command::{DeclareQueue, Place};
 use warren_model::{Command, Outcome, QueueId, SessionId};
-use warren_node::{Node, Ownership};
+use warren_node::{Node, Ownership, QueueStats};
 use warren_routing::{QueueView, Table};
 
 /// A queue to be listed.
@@ -124,7 +127,7 @@ async fn rows(node: &Arc<Node>, keys: &[Key]) -> Vec<Value> {
 
 /// What owners have said of their queues.
 struct Counted {
-    counts: std::collections::BTreeMap<QueueId, warren_node::Counts>,
+    counts: std::collections::BTreeMap<QueueId, (warren_node::Counts, QueueStats)>,
     silent: Vec<warren_model::NodeId>,
 }
 
@@ -147,15 +150,21 @@ impl Counted {
             "node": owner.and_then(|owner| table.node(owner)).map(|owner| &owner.name),
             "state": "down",
         });
+        let effective = table.policy_of_queue(queue.vhost, queue.name, queue.kind);
+        policies::put_effective(&mut row, &effective);
         if owner.is_some_and(|owner| !self.silent.contains(&owner)) {
             // Of a queue that has not been used, its owner knows nothing.
-            let counts = self.counts.get(&queue.id).copied().unwrap_or_default();
+            let (counts, stats) = self.counts.get(&queue.id).copied().unwrap_or_default();
             row["state"] = json!("running");
             row["messages_ready"] = json!(counts.ready);
             row["messages_unacknowledged"] = json!(counts.unacked);
             row["messages"] = json!(counts.ready + counts.unacked);
             row["message_bytes"] = json!(counts.bytes);
             row["consumers"] = json!(counts.consumers);
+            let stats = stats.messages();
+            if !stats.is_empty() {
+                row["message_stats"] = crate::stats::described(&stats);
+            }
         }
         row
     }
@@ -183,6 +192,13 @@ pub(crate) async fn get(
     )
     .await
     .pop();
+    let row = match row {
+        Some(mut row) => {
+            row["consumer_details"] = json!(connections::consumers_of_queue(&node, id).await);
+            Some(row)
+        }
+        None => None,
+    };
     row.map(Json).ok_or_else(|| none(&vhost, &name))
 }
 

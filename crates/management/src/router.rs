@@ -4,8 +4,8 @@ use crate::bounds::{self, Bounds};
 use crate::definitions::{export, import};
 use crate::error::Error;
 use crate::{
-    PEERS_DEADLINE, access, bindings, exchanges, messages, overview, permissions, queues, status,
-    users, vhosts,
+    PEERS_DEADLINE, access, bindings, checks, connections, exchanges, globals, messages, metrics,
+    overview, permissions, policies, queues, status, topic_permissions, users, vhosts,
 };
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::StatusCode;
@@ -35,6 +35,9 @@ pub fn router(node: Arc<Node>) -> Router {
         .route("/api/routing/digest", get(status::digest))
         .route("/api/ring", get(status::ring))
         .route("/api/cluster", get(status::cluster))
+        .route("/api/extensions", get(checks::none))
+        .route("/api/feature-flags", get(checks::none))
+        .merge(health_checks())
         .route_layer(from_fn_with_state(node.clone(), access::authenticate));
     let shared = definitions()
         .route_layer(from_fn_with_state(node.clone(), current))
@@ -60,9 +63,18 @@ pub fn router(node: Arc<Node>) -> Router {
         .layer(from_fn_with_state(DEFINITIONS_DEADLINE, deadline));
     let quick = Router::new()
         .route("/api/health", get(status::health))
+        .route("/api/auth", get(checks::auth))
+        .route("/metrics", get(metrics::aggregated))
+        .route("/metrics/per-object", get(metrics::per_object))
         .merge(own)
         .merge(shared)
         .merge(messages)
+        .merge(
+            policies()
+                .route_layer(from_fn_with_state(node.clone(), current))
+                .route_layer(from_fn_with_state(node.clone(), access::log_in)),
+        )
+        .merge(clients().route_layer(from_fn_with_state(node.clone(), access::log_in)))
         .layer(from_fn_with_state(REQUEST_DEADLINE, deadline));
     quick
         .merge(exports)
@@ -77,6 +89,79 @@ pub fn router(node: Arc<Node>) -> Router {
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .layer(Extension(bounds))
         .with_state(node)
+}
+
+fn health_checks() -> Router<Arc<Node>> {
+    let checks = Router::new()
+        .route("/alarms", get(checks::alarms))
+        .route("/local-alarms", get(checks::local_alarms))
+        .route(
+            "/certificate-expiration/{within}/{unit}",
+            get(checks::certificate_expiration),
+        )
+        .route("/port-listener/{port}", get(checks::port_listener))
+        .route(
+            "/protocol-listener/{*protocol}",
+            get(checks::protocol_listener),
+        )
+        .route("/virtual-hosts", get(checks::virtual_hosts))
+        .route("/node-is-quorum-critical", get(checks::quorum_critical))
+        .route(
+            "/node-is-mirror-sync-critical",
+            get(checks::mirror_sync_critical),
+        )
+        .route(
+            "/below-node-connection-limit",
+            get(checks::below_connection_limit),
+        )
+        .route("/ready-to-serve-clients", get(checks::ready))
+        .route("/is-in-service", get(checks::ready))
+        .route(
+            "/metadata-store/initialized",
+            get(checks::store_initialized),
+        )
+        .route(
+            "/metadata-store/initialized/with-data",
+            get(checks::store_with_data),
+        );
+    Router::new().nest("/api/health/checks", checks)
+}
+
+/// Client connections; what of them the user may see and close is decided for each.
+fn clients() -> Router<Arc<Node>> {
+    Router::new()
+        .route("/api/connections", get(connections::list))
+        .route(
+            "/api/connections/{name}",
+            get(connections::get).delete(connections::close),
+        )
+        .route(
+            "/api/connections/{name}/channels",
+            get(connections::channels_of_connection),
+        )
+        .route(
+            "/api/connections/username/{user}",
+            get(connections::of_user).delete(connections::close_of_user),
+        )
+        .route(
+            "/api/users/{user}/connections",
+            get(connections::of_user).delete(connections::close_of_user),
+        )
+        .route(
+            "/api/vhosts/{vhost}/connections",
+            get(connections::of_vhost),
+        )
+        .route("/api/channels", get(connections::channels))
+        .route("/api/channels/{name}", get(connections::channel_named))
+        .route(
+            "/api/vhosts/{vhost}/channels",
+            get(connections::channels_of_vhost),
+        )
+        .route("/api/consumers", get(connections::consumers))
+        .route(
+            "/api/consumers/{vhost}",
+            get(connections::consumers_of_vhost),
+        )
 }
 
 /// What is done in a session of the user's own.
@@ -97,14 +182,38 @@ fn in_sessions(node: &Node, bounds: &Bounds) -> Router<Arc<Node>> {
             "/api/queues/{vhost}/{queue}/contents",
             delete(messages::purge),
         )
+        .route("/api/aliveness-test/{vhost}", get(checks::aliveness))
         .route_layer(within(BODY_BYTES_MAX));
     publish.merge(others)
+}
+
+/// Policies; who may make them is decided for each.
+fn policies() -> Router<Arc<Node>> {
+    let of_kind = |kind: policies::Kind| {
+        let path = kind.path();
+        Router::new()
+            .route(&format!("/api/{path}"), get(policies::list_all))
+            .route(&format!("/api/{path}/{{vhost}}"), get(policies::list))
+            .route(
+                &format!("/api/{path}/{{vhost}}/{{name}}"),
+                get(policies::get)
+                    .put(policies::put)
+                    .delete(policies::delete),
+            )
+            .layer(Extension(kind))
+    };
+    of_kind(policies::Kind::Policy).merge(of_kind(policies::Kind::Operator))
 }
 
 /// What all nodes share.
 fn definitions() -> Router<Arc<Node>> {
     Router::new()
         .route("/api/routing/explain", get(status::explain))
+        .route("/api/global-parameters", get(globals::list))
+        .route(
+            "/api/global-parameters/{name}",
+            get(globals::get).put(globals::put).delete(globals::delete),
+        )
         .route("/api/vhosts", get(vhosts::list))
         .route(
             "/api/vhosts/{vhost}",
@@ -120,6 +229,21 @@ fn definitions() -> Router<Arc<Node>> {
             get(users::get).put(users::put).delete(users::delete),
         )
         .route("/api/users/{user}/permissions", get(permissions::of_user))
+        .route(
+            "/api/users/{user}/topic-permissions",
+            get(topic_permissions::of_user),
+        )
+        .route(
+            "/api/vhosts/{vhost}/topic-permissions",
+            get(topic_permissions::of_vhost),
+        )
+        .route("/api/topic-permissions", get(topic_permissions::list))
+        .route(
+            "/api/topic-permissions/{vhost}/{user}",
+            get(topic_permissions::get)
+                .put(topic_permissions::put)
+                .delete(topic_permissions::delete),
+        )
         .route("/api/permissions", get(permissions::list))
         .route(
             "/api/permissions/{vhost}/{user}",

@@ -15,6 +15,7 @@ use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -32,6 +33,18 @@ const HEAD_BYTES_MAX: usize = 64 * 1024;
 
 /// Serves the API of a node until it is dropped, which closes all its connections.
 pub async fn serve(node: Arc<Node>, listener: TcpListener) {
+    serve_with(node, listener, |stream| std::future::ready(Ok(stream))).await;
+}
+
+/// The same over what a handshake makes of each connection; it ends in its own time.
+pub async fn serve_with<S, F>(
+    node: Arc<Node>,
+    listener: TcpListener,
+    handshake: impl Fn(TcpStream) -> F,
+) where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    F: Future<Output = std::io::Result<S>> + Send + 'static,
+{
     let api = router(node);
     let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let mut connections = JoinSet::new();
@@ -42,9 +55,18 @@ pub async fn serve(node: Arc<Node>, listener: TcpListener) {
         while connections.try_join_next().is_some() {}
         match listener.accept().await {
             Ok((stream, peer)) => {
-                let api = api.clone();
+                // Answers go out whole: there is nothing to gain from waiting for more.
+                if let Err(error) = stream.set_nodelay(true) {
+                    tracing::debug!(%peer, %error, "TCP_NODELAY could not be set");
+                }
+                let (api, shaking) = (api.clone(), handshake(stream));
                 connections.spawn(async move {
-                    serve_one(api, stream, peer).await;
+                    match shaking.await {
+                        Ok(stream) => serve_one(api, stream, peer).await,
+                        Err(error) => {
+                            tracing::debug!(%peer, %error, "a handshake with the HTTP API failed");
+                        }
+                    }
                     drop(permit);
                 });
             }
@@ -57,11 +79,7 @@ pub async fn serve(node: Arc<Node>, listener: TcpListener) {
     }
 }
 
-async fn serve_one(api: Router, stream: TcpStream, peer: SocketAddr) {
-    // Answers go out whole: there is nothing to gain from waiting for more.
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%peer, %error, "TCP_NODELAY could not be set");
-    }
+async fn serve_one(api: Router, stream: impl AsyncRead + AsyncWrite + Unpin, peer: SocketAddr) {
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
         request.extensions_mut().insert(ConnectInfo(peer));
         TowerToHyperService::new(api.clone()).call(request)

@@ -11,22 +11,27 @@ use axum::{Extension, Json};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use warren_model::NodeId;
 use warren_model::command::Destination;
+use warren_model::{NodeId, ShardId};
 use warren_node::Node;
 use warren_protocol::{OwnedTable, Properties, Table, reply_name};
 use warren_routing::{BindingExplanation, Explanation, Publish, Step, Via};
 
 /// Whether this node serves: for load balancers and for those who wait for it. Needs no login.
 pub(crate) async fn health(State(node): Shared) -> Response {
-    if node.metadata().may_route() && !node.is_stopping() {
+    let failure = node.storage_failure();
+    if node.metadata().may_route() && !node.is_stopping() && failure.is_none() {
         return Json(json!({"status": "ok"})).into_response();
     }
-    let body = json!({"status": "unavailable", "reason": why_not(&node)});
+    let reason = match failure {
+        Some(failure) => format!("{failure}; the node starts again when there is room"),
+        None => why_not(&node).to_owned(),
+    };
+    let body = json!({"status": "unavailable", "reason": reason});
     (StatusCode::SERVICE_UNAVAILABLE, Json(body)).into_response()
 }
 
-fn why_not(node: &Node) -> &'static str {
+pub(crate) fn why_not(node: &Node) -> &'static str {
     let status = node.metadata().status();
     if node.is_stopping() {
         "this node is stopping"
@@ -49,7 +54,7 @@ pub(crate) async fn digest(State(node): Shared) -> Json<Value> {
     )
 }
 
-/// The ring's members and who owns which shard.
+/// The ring's members, where each shard's replicas are, who leads it and who should, as this node has heard.
 pub(crate) async fn ring(
     State(node): Shared,
     Extension(access): Extension<Access>,
@@ -71,16 +76,43 @@ pub(crate) async fn ring(
             "shards_owned": owned.get(&member.id).copied().unwrap_or(0),
         })
     });
-    let owners = ownership.of_shards().map(|owner| {
-        owner
-            .and_then(|id| table.node(id))
-            .map(|owner| owner.name.as_str())
-    });
+    let name = |id: NodeId| table.node(id).map(|node| node.name.as_str());
+    let owners = ownership.of_shards().map(|owner| owner.and_then(name));
+    let shards = ownership
+        .of_shards()
+        .zip(ownership.preferred())
+        .zip((0..).map(ShardId))
+        .map(|((leader, preferred), shard)| {
+            let placed = table.placement(shard);
+            let replicas = placed.map(|p| p.replicas.iter().map(|id| name(*id)));
+            json!({
+                "shard": shard.0,
+                "leader": leader.and_then(name),
+                "preferred_leader": preferred.and_then(name),
+                "replicas": replicas.map(|names| names.collect::<Vec<_>>()),
+            })
+        });
+    // Leadership that is to go home, which it does when its node has caught up.
+    let moves = ownership
+        .of_shards()
+        .zip(ownership.preferred())
+        .zip(0u16..)
+        .filter(|((leader, preferred), _)| preferred.is_some() && leader != preferred)
+        .map(|((leader, preferred), shard)| {
+            json!({
+                "shard": shard,
+                "what": "leadership",
+                "from": leader.and_then(name),
+                "to": preferred.and_then(name),
+            })
+        });
     Ok(Json(json!({
         "epoch": ownership.epoch(),
         "shards": ownership.shards(),
         "members": members.collect::<Vec<_>>(),
         "owners": owners.collect::<Vec<_>>(),
+        "placements": shards.collect::<Vec<_>>(),
+        "moves": moves.collect::<Vec<_>>(),
     })))
 }
 

@@ -2,7 +2,8 @@
 
 use crate::access::Access;
 use crate::error::Error;
-use crate::extract::{Body, Names};
+use crate::extract::{Body, Names, Parameters};
+use crate::listing::Listing;
 use crate::{Shared, change, check_name};
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -38,16 +39,14 @@ pub(crate) async fn whoami(Extension(access): Extension<Access>) -> Json<Value> 
 pub(crate) async fn list(
     State(node): Shared,
     Extension(access): Extension<Access>,
+    parameters: Parameters,
 ) -> Result<Json<Value>, Error> {
     access.administrator()?;
-    Ok(Json(
-        node.metadata()
-            .table()
-            .read()
-            .users()
-            .map(described)
-            .collect(),
-    ))
+    let listing = Listing::new(&parameters)?;
+    let table = node.metadata().table().read();
+    let rows = table.users().map(described).collect();
+    drop(table);
+    Ok(Json(listing.of_rows(rows)?))
 }
 
 pub(crate) async fn get(

@@ -4,7 +4,7 @@
 mod common;
 
 use axum::http::Method;
-use common::{Api, ready, start};
+use common::{Api, ready, ready_with, start};
 use serde_json::{Value, json};
 
 fn names(list: &Value) -> Vec<&str> {
@@ -84,7 +84,7 @@ async fn a_node_tells_its_state() {
     );
     assert_eq!(
         overview["object_totals"],
-        json!({"exchanges": 6, "queues": 0, "consumers": 0})
+        json!({"connections": 0, "channels": 0, "exchanges": 6, "queues": 0, "consumers": 0})
     );
     assert_eq!(
         overview["listeners"][0],
@@ -299,11 +299,14 @@ async fn users_vhosts_and_permissions() {
         json!({"user": "u", "vhost": "a/b%", "configure": "^a", "write": ".*", "read": ""});
     assert_eq!(api.get("permissions/a%2Fb%25/u").await, expected);
     assert_eq!(api.get("users/u/permissions").await, json!([expected]));
+    let maker =
+        json!({"user": "guest", "vhost": "a/b%", "configure": ".*", "write": ".*", "read": ".*"});
     assert_eq!(
         api.get("vhosts/a%2Fb%25/permissions").await,
-        json!([expected])
+        json!([maker, expected]),
+        "who makes a virtual host may do everything in it"
     );
-    assert_eq!(api.get("permissions").await.as_array().unwrap().len(), 2);
+    assert_eq!(api.get("permissions").await.as_array().unwrap().len(), 3);
     assert!(
         api.refused(
             "permissions/%2F/u",
@@ -451,4 +454,26 @@ async fn bad_requests_have_answers() {
             "{body:?}"
         );
     }
+}
+
+/// Guessing is slowed down, for the address that guesses alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_address_whose_logins_fail_too_often_has_to_wait() {
+    let settings = warren_node::Settings {
+        login_failures_a_minute: 3,
+        loopback_users: Vec::new(),
+        ..warren_node::Settings::default()
+    };
+    let api = ready_with(settings).await;
+    let far = api.from(Some("192.0.2.7:4000"));
+    assert_eq!(far.try_get("whoami").await.0, 200);
+    for _ in 0..3 {
+        assert_eq!(far.user("guest", "wrong").try_get("whoami").await.0, 401);
+    }
+    assert_eq!(
+        far.try_get("whoami").await.0,
+        401,
+        "the right one is not seen"
+    );
+    assert_eq!(api.try_get("whoami").await.0, 200, "from elsewhere it is");
 }

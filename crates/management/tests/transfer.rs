@@ -140,7 +140,7 @@ async fn what_is_exported_can_be_imported() {
     let plain = json!({"name": "plain", "vhost": "v", "durable": false, "auto_delete": false, "arguments": {"x-max-length": 3}});
     assert_eq!(*find(&export, "queues", "plain"), plain);
     assert_eq!(export["bindings"].as_array().unwrap().len(), 3, "{export}");
-    assert_eq!(export["permissions"].as_array().unwrap().len(), 2);
+    assert_eq!(export["permissions"].as_array().unwrap().len(), 3);
     assert_eq!(
         find(&export, "users", "u")["tags"],
         json!(["management", "x"])
@@ -290,21 +290,20 @@ async fn nothing_is_imported_of_what_cannot_all_be() {
 async fn what_has_no_equivalent_is_not_dropped_in_silence() {
     let api = ready().await;
     let definitions = json!({
-        "rabbit_version": "3.13.0", "queues": [{"name": "q", "vhost": "/"}], "policies": [{"name": "p"}, {"name": "r"}], "parameters": [],
+        "rabbit_version": "3.13.0", "queues": [{"name": "q", "vhost": "/"}], "parameters": [{"vhost": "/", "component": "shovel", "name": "s", "value": {}}],
         "vhosts": [{"name": "/", "limits": []}], "users": [{"name": "u", "tags": [], "limits": {"max-connections": 1}}],
         "global_parameters": [{"name": "internal_cluster_id", "value": "x"}, {"name": "mine", "value": 1}], "news": [1]
     });
     let reason = refused(&api, definitions.clone()).await;
     for part in [
-        "policies (2)",
+        "parameters (1)",
         "limits (1)",
-        "global_parameters (1)",
         "news (1)",
-        "?ignore=global_parameters,limits,news,policies",
+        "?ignore=limits,news,parameters",
     ] {
         assert!(reason.contains(part), "{reason}");
     }
-    let path = "definitions?ignore=global_parameters,limits,policies";
+    let path = "definitions?ignore=limits,parameters";
     assert_eq!(import(&api, path, &definitions).await.0, 400);
     let path = format!("{path},news");
     assert_eq!(import(&api, &path, &definitions).await.0, 204);
@@ -333,4 +332,27 @@ async fn many_definitions_are_imported_together_and_by_administrators_alone() {
         assert_eq!(m.try_get(path).await.0, 401);
         assert_eq!(import(&m, path, &json!({})).await.0, 401);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dry_run_checks_everything_and_changes_nothing() {
+    let api = ready().await;
+    let definitions = json!({
+        "vhosts": [{"name": "v"}],
+        "queues": [{"name": "q", "vhost": "v", "durable": true, "auto_delete": false, "arguments": {}}],
+        "bindings": [{"source": "amq.direct", "vhost": "v", "destination": "q", "destination_type": "queue", "routing_key": "k", "arguments": {}}],
+    });
+    let before = api.get("routing/digest").await;
+    let (status, _, answer) = api.post("definitions?dry_run=true", definitions).await;
+    assert_eq!(
+        (status, answer),
+        (
+            200,
+            json!({"vhosts": 1, "users": 0, "permissions": 0, "exchanges": 0, "queues": 1, "bindings": 1, "policies": 0, "global_parameters": 0, "topic_permissions": 0})
+        )
+    );
+    let bad = json!({"bindings": [{"source": "none", "vhost": "/", "destination": "q", "destination_type": "queue", "routing_key": "k", "arguments": {}}]});
+    let (status, ..) = api.post("definitions?dry_run=true", bad).await;
+    assert_eq!(status, 400);
+    assert_eq!(before, api.get("routing/digest").await);
 }

@@ -101,6 +101,40 @@ pub enum Command {
         /// What changes; other shards stay as they are.
         placements: Vec<Placement>,
     },
+    /// Creates or replaces a policy or an operator policy. What it applies to follows at once.
+    PutPolicy(Policy),
+    /// Takes a policy away. One that is not there is fine.
+    DeletePolicy {
+        /// Virtual host.
+        vhost: String,
+        /// Whether it is an operator policy.
+        operator: bool,
+        /// Name.
+        name: String,
+    },
+    /// Creates or replaces a global parameter.
+    PutGlobalParameter {
+        /// Name.
+        name: String,
+        /// JSON.
+        value: String,
+    },
+    /// Takes a global parameter away. One that is not there is fine.
+    DeleteGlobalParameter {
+        /// Name.
+        name: String,
+    },
+    /// Creates or replaces what routing keys a user may use with a topic exchange.
+    SetTopicPermission(TopicPermission),
+    /// Takes topic permissions of a user in a virtual host away.
+    ClearTopicPermissions {
+        /// The user.
+        user: String,
+        /// The virtual host.
+        vhost: String,
+        /// Of this exchange; of all if none is named.
+        exchange: Option<String>,
+    },
 }
 
 /// Where a shard's replicas are to be.
@@ -110,6 +144,58 @@ pub struct Placement {
     pub shard: ShardId,
     /// Nodes that are to hold replicas, the preferred leader first.
     pub replicas: Vec<NodeId>,
+}
+
+/// What routing keys a user may use with one topic exchange; without such a record, any. Patterns are regular expressions in which `{username}` and
+/// `{vhost}` stand for what they say.
+#[derive(Archive, Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
+pub struct TopicPermission {
+    /// The user.
+    pub user: String,
+    /// The virtual host.
+    pub vhost: String,
+    /// The exchange, which need not exist.
+    pub exchange: String,
+    /// Routing keys that may be published with.
+    pub write: String,
+    /// Binding keys that may be bound with.
+    pub read: String,
+}
+
+/// A policy: arguments for all queues and exchanges of a virtual host whose names match. Its name is unique among those of its kind in the virtual host.
+#[derive(Archive, Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
+pub struct Policy {
+    /// Virtual host.
+    pub vhost: String,
+    /// Whether it is an operator policy, which bounds what policies may set.
+    pub operator: bool,
+    /// Name.
+    pub name: String,
+    /// Regular expression over names.
+    pub pattern: String,
+    /// What it applies to.
+    pub apply_to: ApplyTo,
+    /// Of several that match the one with the greatest priority applies.
+    pub priority: i64,
+    /// Raw field table entries.
+    pub definition: Vec<u8>,
+}
+
+/// What a policy applies to.
+#[derive(Archive, Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ApplyTo {
+    /// Queues and exchanges.
+    All,
+    /// Exchanges.
+    Exchanges,
+    /// Queues of all types.
+    Queues,
+    /// Queues of type classic.
+    ClassicQueues,
+    /// Queues of type quorum.
+    QuorumQueues,
+    /// Streams.
+    Streams,
 }
 
 /// A node's incarnation comes into service.

@@ -1,5 +1,6 @@
 //! What a node needs to be told.
 
+use crate::alarms::FreeDisk;
 use std::net::SocketAddr;
 use std::time::Duration;
 use warren_session::Limits;
@@ -20,6 +21,8 @@ pub struct Config {
     pub amqp: String,
     /// `host:port` of HTTP, to show to people.
     pub http: String,
+    /// Listeners beside those two, to show to people: protocol (`amqp/ssl`, `https`) and `host:port`.
+    pub listeners: Vec<(String, String)>,
     /// The nodes that the cluster is founded with, this one among them.
     pub peers: Vec<PeerAddress>,
     /// Shards of a cluster that this node founds.
@@ -28,6 +31,8 @@ pub struct Config {
     pub tls: Tls,
     /// Where randomness comes from; `None`: the system. Given in simulation.
     pub seed: Option<u64>,
+    /// Free space where the data lies; `None`: never low.
+    pub free_disk: Option<FreeDisk>,
     /// What clients may do.
     pub settings: Settings,
     /// A user that the founder makes, with all permissions in vhost `/`: name and password.
@@ -43,8 +48,14 @@ pub struct Settings {
     pub unroutable_wait: Duration,
     /// Record bytes that this node's queues may hold before publishers are blocked.
     pub memory_limit_bytes: u64,
+    /// Bytes that must be free where the data lies, else publishers are blocked.
+    pub disk_free_limit_bytes: u64,
     /// Users that may log in from loopback addresses only.
     pub loopback_users: Vec<String>,
+    /// How many logins from one address may fail a minute before its logins are refused unseen; 0: any number.
+    pub login_failures_a_minute: u32,
+    /// Queues that `/metrics/per-object` may show; 0: it shows none.
+    pub metrics_objects_max: usize,
     /// How much of the shards' logs is kept.
     pub logs: ShardLogs,
 }
@@ -74,7 +85,10 @@ impl Default for Settings {
             limits: Limits::default(),
             unroutable_wait: Duration::from_secs(5),
             memory_limit_bytes: 1 << 30,
+            disk_free_limit_bytes: 50_000_000,
             loopback_users: vec!["guest".into()],
+            login_failures_a_minute: 0,
+            metrics_objects_max: 0,
             logs: ShardLogs::default(),
         }
     }

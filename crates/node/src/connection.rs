@@ -7,21 +7,22 @@
 
 use crate::client::{Client, IN_FLIGHT_MAX};
 use crate::leaders::Reattaching;
+use crate::meter::{self, MessageStats, Meter, rated};
 use crate::node::Node;
+use crate::registry::{ChannelInfo, Detail, Live, Origin};
 use crate::wire::ToSession;
 use bytes::{Buf, BytesMut};
 use std::future::{Future, poll_fn};
 use std::io;
-use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, Sleep};
 use warren_model::NodeId;
-use warren_session::{Phase, Reply, Session};
+use warren_session::{MessageCounts, Phase, Reply, Session};
 
 /// Read buffers start at this size and grow while reads fill them.
 const READ_MIN: usize = 8 * 1024;
@@ -56,6 +57,8 @@ pub(crate) enum Inbox {
     Alarm(Option<String>),
     /// The connection is to end (320).
     Close(String),
+    /// An operator wants to know how it is.
+    Describe(Detail, oneshot::Sender<Live>),
     /// The connection is to end if it uses this virtual host.
     VhostDeleted(String),
 }
@@ -64,13 +67,18 @@ pub(crate) enum Inbox {
 pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     node: Arc<Node>,
     stream: S,
-    peer: SocketAddr,
+    origin: Origin,
 ) {
     let (sender, inbox) = mpsc::unbounded_channel();
     let id = node.register_session(sender.clone());
-    let session = Session::new(id, node.identity(), node.settings().limits);
-    let client = Client::new(node.clone(), id, peer.ip(), sender);
+    let mut session = Session::new(id, node.identity(), node.settings().limits);
+    if let Some(user) = origin.tls.as_ref().and_then(|tls| tls.user.clone()) {
+        session.set_certified(user);
+    }
+    let peer = origin.peer;
+    let client = Client::new(node.clone(), id, peer.ip(), sender.clone());
     let now = Instant::now();
+    let kill = Arc::new(Notify::new());
     let mut connection = Connection {
         node: node.clone(),
         stream,
@@ -88,8 +96,20 @@ pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
         closing: None,
         announced: false,
         timer: Box::pin(tokio::time::sleep_until(now + HANDSHAKE_DEADLINE)),
+        traffic: Meter::new(now),
+        reported: MessageCounts::default(),
+        reported_traffic: Traffic::default(),
+        origin,
+        sender,
+        kill: kill.clone(),
     };
-    let why = connection.run().await;
+    let why = tokio::select! {
+        biased;
+        () = kill.notified() => "closed for an operator; its client did not answer".to_owned(),
+        why = connection.run() => why,
+    };
+    connection.report();
+    node.registry().remove(id.number);
     connection.client.gone();
     node.forget_session(id);
     let user = connection.session.user();
@@ -121,6 +141,37 @@ struct Connection<S> {
     closing: Option<(Phase, Instant)>,
     announced: bool,
     timer: Pin<Box<Sleep>>,
+    traffic: Meter<Traffic>,
+    /// What the node has been told of the session's counts.
+    reported: MessageCounts,
+    reported_traffic: Traffic,
+    origin: Origin,
+    /// What the inbox takes from.
+    sender: mpsc::UnboundedSender<Inbox>,
+    /// Ends this connection at once.
+    kill: Arc<Notify>,
+}
+
+/// Bytes and system calls of a connection.
+#[derive(Clone, Copy, Default)]
+struct Traffic {
+    received: u64,
+    sent: u64,
+    reads: u64,
+    writes: u64,
+}
+
+impl std::ops::Sub for Traffic {
+    type Output = Self;
+
+    fn sub(self, earlier: Self) -> Self {
+        Self {
+            received: self.received - earlier.received,
+            sent: self.sent - earlier.sent,
+            reads: self.reads - earlier.reads,
+            writes: self.writes - earlier.writes,
+        }
+    }
 }
 
 /// What a wait has found.
@@ -152,11 +203,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 self.digest();
             }
             self.client.flush();
+            if found.timer {
+                self.client.refuse_overdue(&mut self.session);
+            }
             if let Some(why) = self.client.give_up() {
                 self.session.force_close(&why, &mut self.client);
             }
             self.client.settle_outcomes(&mut self.session);
             self.session.flush_confirms();
+            self.report();
             if found.timer
                 && let Some(why) = self.check_time()
             {
@@ -173,6 +228,77 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             if self.end {
                 return "client closed the socket".into();
             }
+        }
+    }
+
+    /// Tells the node what the session has counted.
+    fn report(&mut self) {
+        let new = self.traffic.now - self.reported_traffic;
+        if new.received + new.sent > 0 {
+            self.node.registry().count_bytes(new.received, new.sent);
+            self.reported_traffic = self.traffic.now;
+        }
+        let counts = self.session.counts();
+        if counts != self.reported {
+            let now = Instant::now();
+            self.tick(now);
+            self.node.count_messages(counts - self.reported, now);
+            self.reported = counts;
+        }
+    }
+
+    fn tick(&mut self, now: Instant) {
+        if self.traffic.tick(now) {
+            self.session.mark();
+        }
+    }
+
+    /// How the connection is, for operators.
+    fn live(&mut self, detail: Detail) -> Live {
+        let now = Instant::now();
+        self.tick(now);
+        let (recent, over) = self.traffic.recent(now);
+        let mut stats = MessageStats::new();
+        let mut channels = Vec::new();
+        for status in self.session.channels() {
+            let of_channel = meter::stats(&status.counts, &status.recent, over);
+            meter::add_stats(&mut stats, &of_channel);
+            if detail == Detail::Channels {
+                channels.push(ChannelInfo {
+                    number: status.number,
+                    confirm: status.confirm,
+                    unconfirmed: status.unconfirmed,
+                    unacked: status.unacked,
+                    consumers: status.consumers,
+                    prefetch: status.prefetch,
+                    global_prefetch: status.global_prefetch,
+                    closing: status.closing,
+                    stats: of_channel,
+                });
+            }
+        }
+        let state = match self.session.phase() {
+            Phase::Ending | Phase::Closing | Phase::Closed => "closing",
+            Phase::Header | Phase::StartOk | Phase::TuneOk | Phase::Open | Phase::Running => {
+                if self.held { "blocked" } else { "running" }
+            }
+        };
+        let traffic = self.traffic.now;
+        Live {
+            state: state.to_owned(),
+            channel_count: self.session.channel_count() as u64,
+            received: rated(traffic.received, recent.received, over),
+            sent: rated(traffic.sent, recent.sent, over),
+            reads: traffic.reads,
+            writes: traffic.writes,
+            pending: self.pending_output() as u64,
+            stats,
+            channels,
+            consumers: if detail == Detail::Consumers {
+                self.client.consumers(&self.session)
+            } else {
+                Vec::new()
+            },
         }
     }
 
@@ -220,6 +346,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                     Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                     Poll::Ready(Ok(n)) => {
                         self.written += n;
+                        self.traffic.now.sent += n as u64;
+                        self.traffic.now.writes += 1;
                         self.last_write = Instant::now();
                         found.output = self.written == out.len();
                     }
@@ -244,7 +372,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                         self.end = true;
                         found.input = true;
                     }
-                    Poll::Ready(Ok(_)) => found.input = true,
+                    Poll::Ready(Ok(n)) => {
+                        self.traffic.now.received += n as u64;
+                        self.traffic.now.reads += 1;
+                        found.input = true;
+                    }
                     Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                     Poll::Pending => {}
                 }
@@ -268,6 +400,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     fn take(&mut self, message: Inbox) {
+        if let Inbox::Describe(detail, reply) = message {
+            // Whoever asked may have given up.
+            let _ = reply.send(self.live(detail));
+            return;
+        }
         let (session, client) = (&mut self.session, &mut self.client);
         match message {
             Inbox::Owner(ToSession::Deliveries(deliveries)) => {
@@ -297,6 +434,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 }
             }
             Inbox::Close(why) => session.force_close(&why, client),
+            // It is answered above.
+            Inbox::Describe(..) => {}
             Inbox::VhostDeleted(vhost) => {
                 if session.vhost() == vhost && session.phase() == Phase::Running {
                     session.force_close(&format!("vhost '{vhost}' is deleted"), client);
@@ -316,8 +455,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             self.read.advance(done);
             // Whole frames left over can only mean that the session waits for something that the timer or the inbox brings.
             self.held = !self.client.can_publish() && (before > done || self.session.has_backlog());
-            if self.held && self.node.alarm() {
-                self.session.set_blocked(Some("low on memory"));
+            if self.held
+                && let Some(reason) = self.node.alarm_reason()
+            {
+                self.session.set_blocked(Some(reason));
             }
             if before >= self.read_size && self.read_size < READ_MAX {
                 self.read_size *= 2;
@@ -400,6 +541,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
         if !self.announced && self.session.phase() == Phase::Running {
             self.announced = true;
+            self.node.registry().insert(
+                self.client.number(),
+                &self.session,
+                &self.origin,
+                self.sender.clone(),
+                self.kill.clone(),
+            );
             tracing::info!(
                 user = self.session.user(),
                 vhost = self.session.vhost(),

@@ -1,10 +1,12 @@
 //! How many messages and consumers queues have, asked of their owners wherever they are: for listings.
 
+use crate::meter::{MessageStats, rated};
 use crate::node::Node;
 use crate::worker::LaneMessage;
 use bytes::Bytes;
 use futures::future::join_all;
 use rkyv::rancor;
+use rkyv::{Archive, Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,12 +17,95 @@ use warren_queue::Counts;
 use warren_routing::Table;
 use warren_transport::{Frame, Lane, ReplyTo};
 
-/// `(queue, ready, unacked, bytes, consumers)` as it crosses between nodes.
-type Row = (u64, u64, u64, u64, u32);
+/// What a lane says of one of its queues.
+pub(crate) type Counted = (QueueId, Counts, QueueStats);
+
+/// How many messages went through a queue.
+#[derive(Archive, Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Flow {
+    pub(crate) publish: u64,
+    /// To consumers and to gets.
+    pub(crate) deliver_get: u64,
+    pub(crate) redeliver: u64,
+    pub(crate) ack: u64,
+}
+
+impl std::ops::Sub for Flow {
+    type Output = Self;
+
+    fn sub(self, earlier: Self) -> Self {
+        Self {
+            publish: self.publish - earlier.publish,
+            deliver_get: self.deliver_get - earlier.deliver_get,
+            redeliver: self.redeliver - earlier.redeliver,
+            ack: self.ack - earlier.ack,
+        }
+    }
+}
+
+/// How many messages went through a queue at its present owner, and how many lately.
+#[derive(Archive, Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct QueueStats {
+    pub(crate) total: Flow,
+    pub(crate) recent: Flow,
+    pub(crate) over_ms: u64,
+}
+
+impl QueueStats {
+    /// By RabbitMQ's names.
+    pub fn messages(&self) -> MessageStats {
+        let (total, recent) = (&self.total, &self.recent);
+        let over = Duration::from_millis(self.over_ms);
+        [
+            ("publish", total.publish, recent.publish),
+            ("deliver_get", total.deliver_get, recent.deliver_get),
+            ("redeliver", total.redeliver, recent.redeliver),
+            ("ack", total.ack, recent.ack),
+        ]
+        .into_iter()
+        .filter(|(_, total, _)| *total > 0)
+        .map(|(name, total, recent)| (name.to_owned(), rated(total, recent, over)))
+        .collect()
+    }
+}
+
+/// A queue's numbers as they cross between nodes.
+#[derive(Archive, Serialize, Deserialize, Clone, Copy)]
+struct Row {
+    queue: u64,
+    ready: u64,
+    unacked: u64,
+    bytes: u64,
+    consumers: u32,
+    stats: QueueStats,
+}
+
+impl Row {
+    fn of((id, counts, stats): Counted) -> Self {
+        Self {
+            queue: id.0,
+            ready: counts.ready,
+            unacked: counts.unacked,
+            bytes: counts.bytes,
+            consumers: counts.consumers,
+            stats,
+        }
+    }
+
+    fn read(self) -> (QueueId, (Counts, QueueStats)) {
+        let counts = Counts {
+            ready: self.ready,
+            unacked: self.unacked,
+            bytes: self.bytes,
+            consumers: self.consumers,
+        };
+        (QueueId(self.queue), (counts, self.stats))
+    }
+}
 
 impl Node {
     /// Counts of these queues that are with this node; of all its queues that are in use if none are named.
-    async fn counts_here(&self, ids: Option<Vec<QueueId>>) -> Vec<(QueueId, Counts)> {
+    async fn counts_here(&self, ids: Option<Vec<QueueId>>) -> Vec<Counted> {
         let mut replies = Vec::new();
         self.to_all_lanes(|| {
             let (sender, receiver) = oneshot::channel();
@@ -35,13 +120,21 @@ impl Node {
             .collect()
     }
 
+    /// Numbers of this node's own queues that are in use.
+    pub async fn own_queue_counts(&self) -> BTreeMap<QueueId, (Counts, QueueStats)> {
+        let counted = self.counts_here(None).await.into_iter();
+        counted
+            .map(|(id, counts, stats)| (id, (counts, stats)))
+            .collect()
+    }
+
     /// Counts of these queues from their owners, or of all from every node, as far as they answer before the deadline; a queue that nobody counts has no
     /// messages and consumers, or its owner did not answer: the second result names those nodes.
     pub async fn queue_counts(
         self: &Arc<Self>,
         ids: Option<Vec<QueueId>>,
         deadline: Duration,
-    ) -> (BTreeMap<QueueId, Counts>, Vec<NodeId>) {
+    ) -> (BTreeMap<QueueId, (Counts, QueueStats)>, Vec<NodeId>) {
         let mut questions = {
             let table = self.metadata().table().read();
             questions(
@@ -81,23 +174,14 @@ impl Node {
                 rkyv::from_bytes::<Vec<Row>, rancor::Error>(&reply.bulk).ok()
             });
         let (here, there) = tokio::join!(here, join_all(asked));
-        let mut all: BTreeMap<QueueId, Counts> = here.into_iter().collect();
+        let here = here
+            .into_iter()
+            .map(|(id, counts, stats)| (id, (counts, stats)));
+        let mut all: BTreeMap<QueueId, (Counts, QueueStats)> = here.collect();
         let mut silent = Vec::new();
         for (&peer, rows) in questions.keys().zip(there) {
             match rows {
-                Some(rows) => all.extend(rows.into_iter().map(
-                    |(id, ready, unacked, bytes, consumers)| {
-                        (
-                            QueueId(id),
-                            Counts {
-                                ready,
-                                unacked,
-                                bytes,
-                                consumers,
-                            },
-                        )
-                    },
-                )),
+                Some(rows) => all.extend(rows.into_iter().map(Row::read)),
                 None => silent.push(peer),
             }
         }
@@ -146,7 +230,7 @@ pub(crate) fn answer(node: &Arc<Node>, frame: Frame, reply: ReplyTo) {
             .counts_here(ids)
             .await
             .into_iter()
-            .map(|(id, c)| (id.0, c.ready, c.unacked, c.bytes, c.consumers))
+            .map(Row::of)
             .collect();
         if let Ok(bulk) = rkyv::to_bytes::<rancor::Error>(&rows) {
             reply.send(Frame {
@@ -257,7 +341,7 @@ mod tests {
             &mut Applied::default(),
         );
         assert_eq!(
-            questions(&table, &Owners::of(&table), None),
+            questions(&table, serving, None),
             [1, 2].map(|n| (NodeId(n), None)).into()
         );
     }

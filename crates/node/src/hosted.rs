@@ -28,9 +28,10 @@ pub(crate) enum ShardMessage {
         node: NodeId,
         term: u64,
     },
-    /// Nobody waits any longer for nodes that have not said so.
+    /// Nobody waits any longer for this node to say so; for none at all, if none is named.
     GatherOver {
         term: u64,
+        node: Option<NodeId>,
     },
     /// What need not be proposed at once has waited long enough.
     Lazy {
@@ -99,6 +100,23 @@ impl Hosted {
     }
 }
 
+/// What is due when everything that was proposed before it is applied.
+#[derive(Debug)]
+pub(crate) enum Due {
+    /// A session gets this answer.
+    Answer(SessionId, u64, Answer),
+    /// Whoever hands the shard's leadership over goes on.
+    HandingOver(oneshot::Sender<()>),
+    /// A queue that takes no more publishes may be deleted, if it is unused and empty by now where that is asked for.
+    Sealed {
+        queue: QueueId,
+        session: SessionId,
+        id: u64,
+        if_unused: bool,
+        if_empty: bool,
+    },
+}
+
 /// What the leader keeps.
 #[derive(Debug)]
 pub(crate) struct Leading {
@@ -113,10 +131,10 @@ pub(crate) struct Leading {
     pub(crate) proposed: BTreeMap<SessionId, u64>,
     /// Items that were refused, of batches that are under way.
     pub(crate) refused: BTreeMap<(SessionId, u64), Vec<u32>>,
-    /// Answers that are due when the entries under way are applied: one list each.
-    pub(crate) under_way: VecDeque<Vec<(SessionId, u64, Answer)>>,
-    /// Answers of the entry that is being gathered.
-    pub(crate) answers: Vec<(SessionId, u64, Answer)>,
+    /// What is due when the entries under way are applied: one list each.
+    pub(crate) under_way: VecDeque<Vec<Due>>,
+    /// What is due when the entry that is being gathered is.
+    pub(crate) due: Vec<Due>,
     /// Nodes whose sessions have not yet attached their consumers; nothing is delivered while there is one.
     pub(crate) gathering: BTreeSet<NodeId>,
     /// Positions that each queue had when the term began: what is before may have been delivered by an earlier leader.
@@ -142,11 +160,27 @@ impl Leading {
             proposed: BTreeMap::new(),
             refused: BTreeMap::new(),
             under_way: VecDeque::new(),
-            answers: Vec::new(),
+            due: Vec::new(),
             gathering,
             inherited,
             confirmed: false,
             handing_over: false,
+        }
+    }
+
+    /// Something is due when all that was taken so far is applied. Given back if that is so now.
+    pub(crate) fn due_when_applied(&mut self, due: Due) -> Option<Due> {
+        if !self.pending.is_empty() {
+            self.urgent = true;
+            self.due.push(due);
+            return None;
+        }
+        match self.under_way.back_mut() {
+            Some(last) => {
+                last.push(due);
+                None
+            }
+            None => Some(due),
         }
     }
 

@@ -7,6 +7,8 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod alarms;
+mod attempts;
 mod client;
 mod config;
 mod connection;
@@ -15,18 +17,28 @@ mod credentials;
 mod hosted;
 mod keep;
 mod leaders;
+mod meter;
 mod node;
+mod observe;
 mod outbox;
 mod owners;
 mod permissions;
+mod registry;
 mod replicas;
 mod routes;
 mod view;
 mod wire;
 mod worker;
 
+pub use alarms::{FreeDisk, Low};
 pub use config::{Config, Settings, ShardLogs};
+pub use counts::QueueStats;
+pub use meter::{MessageStats, Rated, add_stats};
 pub use node::{Node, NodeError};
+pub use observe::{LinkStatus, NodeInfo, Observed};
+pub use registry::{
+    Certificate, ChannelInfo, ConnectionInfo, ConsumerInfo, Detail, Live, Origin, TlsPeer,
+};
 pub use view::Ownership;
 pub use warren_consensus::ShardStatus;
 pub use warren_queue::Counts;

@@ -4,12 +4,16 @@
 //! [`crate::outbox`] → session of the consumer.
 //! A declare: session → [`crate::client`] → `Metadata::propose` → applied on every node that may route → reply.
 
+use crate::alarms::{Alarms, Low};
+use crate::attempts::Attempts;
 use crate::config::{Config, Settings};
 use crate::connection::Inbox;
 use crate::credentials::{hash_password, verify_password};
 use crate::hosted::ShardMessage;
 use crate::leaders::{Leader, Leaders, Reattaching};
+use crate::meter::{MessageStats, Meter};
 use crate::owners::{Address, CurrentOwners, LANES, Owners, lane_of, lane_of_shard};
+use crate::registry::{Certificate, Origin, Registry};
 use crate::replicas::Keeper;
 use crate::wire::{
     FromPeer, ToNode, ToOwner, ToSession, decode_from_peer, decode_to_session, encode_to_node,
@@ -29,13 +33,14 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc};
+use tokio::time::Instant;
 use warren_consensus::{Hooks, Metadata, OpenError};
 use warren_consensus::{Shards, ShardsConfig};
 use warren_model::command::{PasswordHashing, Permission, Place, User};
 use warren_model::planted;
 use warren_model::{Command, Incarnation, NodeId, QueueId, QueueRef, SessionId, ShardId};
 use warren_routing::{Event, Table};
-use warren_session::Identity;
+use warren_session::{Identity, MessageCounts};
 use warren_storage::{Space, Storage, StorageError, Write};
 use warren_transport::{
     Frame, Handler, Hello, Lane, LinkId, Network, ReplyTo, StartError, Transport,
@@ -95,7 +100,15 @@ pub struct Node {
     last_session: AtomicU64,
     random: Mutex<StdRng>,
     queued_bytes: AtomicU64,
-    alarm: AtomicBool,
+    low_on_memory: AtomicBool,
+    alarms: Alarms,
+    /// Client connections, for operators.
+    registry: Registry,
+    /// What clients did with messages.
+    messages: Mutex<Meter<MessageCounts>>,
+    failed_logins: Attempts,
+    certificates: RwLock<Vec<Certificate>>,
+    started: Instant,
     /// A reset after having been counted out is under way.
     resetting: AtomicBool,
     stopping: AtomicBool,
@@ -147,7 +160,13 @@ impl Node {
             last_session: AtomicU64::new(0),
             random: Mutex::new(random),
             queued_bytes: AtomicU64::new(0),
-            alarm: AtomicBool::new(false),
+            low_on_memory: AtomicBool::new(false),
+            alarms: Alarms::default(),
+            registry: Registry::default(),
+            messages: Mutex::new(Meter::new(Instant::now())),
+            failed_logins: Attempts::default(),
+            certificates: RwLock::default(),
+            started: Instant::now(),
             resetting: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             work,
@@ -199,6 +218,7 @@ impl Node {
         node.shards.start(transport.clone());
         metadata.start(transport);
         node.work.spawn(Keeper::run(node.clone()));
+        node.work.spawn(crate::alarms::watch_disk(node.clone()));
         tracing::info!(node = %id, name = config.name, incarnation = incarnation.0, links = %config.bind, "node started");
         Ok(node)
     }
@@ -209,7 +229,21 @@ impl Node {
         stream: S,
         peer: std::net::SocketAddr,
     ) {
-        crate::connection::serve(self, stream, peer).await;
+        let origin = Origin {
+            peer,
+            local: None,
+            tls: None,
+        };
+        self.serve_from(stream, origin).await;
+    }
+
+    /// The same for a client whose connection can be told more of.
+    pub async fn serve_from<S: AsyncRead + AsyncWrite + Unpin>(
+        self: Arc<Self>,
+        stream: S,
+        origin: Origin,
+    ) {
+        crate::connection::serve(self, stream, origin).await;
     }
 
     /// Stops in good order: clients are told, leadership is handed over, the storage is synced.
@@ -269,9 +303,39 @@ impl Node {
         self.sessions.read().len()
     }
 
-    /// Whether publishers are blocked.
-    pub fn alarm(&self) -> bool {
-        self.alarm.load(Ordering::Relaxed)
+    /// The certificates that the node shows, as they were told by [`Node::set_certificates`].
+    pub fn certificates(&self) -> Vec<Certificate> {
+        self.certificates.read().clone()
+    }
+
+    /// Tells the node what certificates it shows; they replace those told before.
+    pub fn set_certificates(&self, certificates: Vec<Certificate>) {
+        *self.certificates.write() = certificates;
+    }
+
+    pub(crate) fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    pub(crate) fn started(&self) -> Instant {
+        self.started
+    }
+
+    /// Record bytes in this node's queues.
+    pub(crate) fn queued_bytes(&self) -> u64 {
+        self.queued_bytes.load(Ordering::Relaxed)
+    }
+
+    /// What this node's clients did with messages since it was started.
+    pub(crate) fn message_stats(&self) -> MessageStats {
+        self.messages.lock().stats(Instant::now())
+    }
+
+    /// A client did something with messages.
+    pub(crate) fn count_messages(&self, counts: MessageCounts, at: Instant) {
+        let mut messages = self.messages.lock();
+        messages.tick(at);
+        messages.now += counts;
     }
 
     /// The session that stands for the node itself in commands.
@@ -309,15 +373,40 @@ impl Node {
         }
     }
 
-    /// Checks a login. The error says why not, for the log.
+    /// Checks a login. The error says why not, for the log. An address whose logins fail too often has to wait.
     pub fn authenticate(&self, user: &[u8], password: &[u8], peer: IpAddr) -> Result<(), String> {
+        let a_minute = self.config.settings.login_failures_a_minute;
+        let (from, now) = (peer.to_canonical(), Instant::now());
+        if !self.failed_logins.may_try(from, a_minute, now) {
+            return Err(format!(
+                "too many logins from {from} have failed; they are refused for a while"
+            ));
+        }
+        let verdict = self.check_login(user, Some(password), peer);
+        if verdict.is_err() {
+            self.failed_logins.failed(from, a_minute, now);
+        }
+        verdict
+    }
+
+    /// Checks a login of a client whose certificate stands for the user. The error says why not, for the log.
+    pub fn admit(&self, user: &str, peer: IpAddr) -> Result<(), String> {
+        self.check_login(user.as_bytes(), None, peer)
+    }
+
+    fn check_login(
+        &self,
+        user: &[u8],
+        password: Option<&[u8]>,
+        peer: IpAddr,
+    ) -> Result<(), String> {
         let name =
             std::str::from_utf8(user).map_err(|_| "the user name is not UTF-8".to_owned())?;
         let table = self.metadata().table().read();
         let Some(record) = table.user(name) else {
             return Err(format!("there is no user '{name}'"));
         };
-        if !verify_password(record, password) {
+        if !password.is_none_or(|password| verify_password(record, password)) {
             return Err(format!("wrong password for user '{name}'"));
         }
         if !peer.to_canonical().is_loopback()
@@ -389,6 +478,11 @@ impl Node {
         &self.leaders
     }
 
+    /// The failure since which the storage takes no more writes, if there was one: the node takes part in nothing until it is started again.
+    pub fn storage_failure(&self) -> Option<StorageError> {
+        self.storage.failure()
+    }
+
     pub(crate) fn storage(&self) -> &dyn Storage {
         &*self.storage
     }
@@ -412,6 +506,11 @@ impl Node {
         } else {
             drop(self.work.spawn_blocking(work));
         }
+    }
+
+    /// This node has just begun or ceased to lead a shard: what others wanted before does not count any more.
+    pub(crate) fn forget_wants(&self, shard: ShardId) {
+        self.wants.lock().remove(&shard);
     }
 
     /// Whether a node has said of late that it wants to lead a shard.
@@ -474,6 +573,7 @@ impl Node {
             ToNode::Reattached { shard, term } => {
                 self.to_shard(shard, ShardMessage::Reattached { node: from, term });
             }
+            ToNode::Low { memory, disk } => self.peer_is_low(from, Some(Low { memory, disk })),
             ToNode::Wants { shard } => {
                 let now = tokio::time::Instant::now();
                 self.wants.lock().insert(shard, (from, now));
@@ -595,14 +695,14 @@ impl Node {
         }
     }
 
-    fn broadcast(&self, message: impl Fn() -> Inbox) {
+    pub(crate) fn broadcast(&self, message: impl Fn() -> Inbox) {
         for inbox in self.sessions.read().values() {
             let _ = inbox.send(message());
         }
     }
 
     /// A queue's size has changed: keeps the account, and raises or ends the alarm.
-    pub(crate) fn account(&self, before: u64, after: u64) {
+    pub(crate) fn account(self: &Arc<Self>, before: u64, after: u64) {
         let total = if after >= before {
             self.queued_bytes
                 .fetch_add(after - before, Ordering::Relaxed)
@@ -613,20 +713,24 @@ impl Node {
                 - (before - after)
         };
         let limit = self.config.settings.memory_limit_bytes;
-        if total > limit && !self.alarm.swap(true, Ordering::Relaxed) {
+        if total > limit && !self.low_on_memory.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 bytes = total,
                 limit,
-                "memory alarm: publishers are blocked until consumers have taken messages"
+                "this node's queues hold too much in memory"
             );
-            self.broadcast(|| Inbox::Alarm(Some("low on memory".into())));
+            self.set_low(|low| low.memory = true);
         } else if (total as f64) < limit as f64 * ALARM_CLEAR
-            && self.alarm()
-            && self.alarm.swap(false, Ordering::Relaxed)
+            && self.low_on_memory.load(Ordering::Relaxed)
+            && self.low_on_memory.swap(false, Ordering::Relaxed)
         {
-            tracing::info!(bytes = total, limit, "memory alarm has ended");
-            self.broadcast(|| Inbox::Alarm(None));
+            tracing::info!(bytes = total, limit, "this node's queues hold less again");
+            self.set_low(|low| low.memory = false);
         }
+    }
+
+    pub(crate) fn alarms(&self) -> &Alarms {
+        &self.alarms
     }
 
     /// Sends each lane of this node a message.
@@ -786,6 +890,7 @@ impl Handler for Wiring {
             for (shard, term) in node.leaders.of(node.id) {
                 node.send_to_node(peer.node, ToNode::Leads { shard, term });
             }
+            node.tell_alarms(peer.node);
             node.keeper_kick.notify_one();
         }
     }
@@ -795,6 +900,7 @@ impl Handler for Wiring {
         node.metadata().on_link_down(peer);
         node.shards.on_link_down(peer.node);
         node.linked.write().remove(&peer.node);
+        node.peer_is_low(peer.node, None);
         // Nothing that was under way will be answered, and what the peer's sessions hold here goes back.
         node.broadcast(|| Inbox::NodeLost(peer.node));
         node.to_all_lanes(|| LaneMessage::PeerGone(peer.node, None));
@@ -834,6 +940,7 @@ impl Handler for Wiring {
             Lane::Raft | Lane::Control => node.metadata().on_request(from, lane, frame, reply),
             Lane::Shard | Lane::ShardPulse => node.shards.on_request(from, lane, frame, reply),
             Lane::Publish => tracing::warn!(%from, "a peer asked where there is nothing to ask"),
+            Lane::Delivery if frame.head.is_empty() => crate::observe::answer(&node, frame, reply),
             Lane::Delivery => crate::counts::answer(&node, frame, reply),
         }
     }

@@ -16,6 +16,10 @@ pub(crate) struct Outbox {
     queue: QueueId,
     /// What was delivered for good from queues of shards.
     consumed: Vec<(QueueId, u64)>,
+    /// Deliveries since somebody took the numbers, and those of them that are not the first ones.
+    delivered: (u64, u64),
+    /// The same of queues of shards that were served before.
+    served: Vec<(QueueId, (u64, u64))>,
 }
 
 impl Outbox {
@@ -39,7 +43,17 @@ impl Outbox {
 
     /// What follows comes of a queue of a shard that this lane leads in `term`, or, with 0, of one that is not replicated.
     pub(crate) fn serve(&mut self, term: u64, queue: QueueId) {
+        if self.term > 0 && self.delivered.0 > 0 {
+            let delivered = self.take_delivered();
+            self.served.push((self.queue, delivered));
+        }
         (self.term, self.queue) = (term, queue);
+    }
+
+    /// How many deliveries and redeliveries there were from queues of shards, since this was last asked.
+    pub(crate) fn take_served(&mut self) -> Vec<(QueueId, (u64, u64))> {
+        self.serve(0, QueueId::default());
+        std::mem::take(&mut self.served)
     }
 
     /// What was delivered for good from queues of shards, since this was last asked.
@@ -53,6 +67,12 @@ impl Outbox {
 
     pub(crate) fn answer(&mut self, session: SessionId, id: u64, answer: Answer) {
         self.push(session, ToSession::Answer { id, answer });
+    }
+
+    /// How many deliveries there were since the last call, and how many of them were redeliveries.
+    #[inline]
+    pub(crate) fn take_delivered(&mut self) -> (u64, u64) {
+        std::mem::take(&mut self.delivered)
     }
 
     /// Takes everything, by session.
@@ -69,6 +89,8 @@ impl Sink for Outbox {
     #[inline]
     fn deliver(&mut self, to: ConsumerId, delivery: &Delivery<'_>) {
         let term = self.term;
+        self.delivered.0 += 1;
+        self.delivered.1 += u64::from(delivery.redelivered);
         let events = self.events(to.session);
         if !matches!(events.last(), Some(ToSession::Deliveries(last)) if last.term == term) {
             events.push(ToSession::Deliveries(Deliveries {

@@ -4,6 +4,7 @@
 
 use parking_lot::Mutex;
 use regex::Regex;
+use std::collections::BTreeMap;
 use warren_model::Refusal;
 use warren_routing::Table;
 
@@ -18,10 +19,15 @@ pub(crate) enum Access {
     Read,
 }
 
+/// Compiled patterns of topic permissions that a session remembers.
+const TOPICS_MAX: usize = 64;
+
 /// A session's compiled patterns. A pattern is taken anew when its text has changed in the table.
 #[derive(Debug, Default)]
 pub(crate) struct Permissions {
     patterns: Mutex<[Option<Compiled>; 3]>,
+    /// By exchange and whether it is about writing.
+    topics: Mutex<BTreeMap<(String, bool), Compiled>>,
 }
 
 /// A pattern's text, and what it compiles to, if it does.
@@ -56,6 +62,73 @@ impl Permissions {
         Err(Refusal::access_refused(format!(
             "access to {kind} '{name}' in vhost '{vhost}' refused for user '{user}'"
         )))
+    }
+
+    /// Refuses (403) routing keys that the user may not use with a topic exchange. Other exchanges take any.
+    pub(crate) fn check_topic(
+        &self,
+        table: &Table,
+        user: &str,
+        vhost: &str,
+        access: Access,
+        exchange: &str,
+        key: &[u8],
+    ) -> Result<(), Refusal> {
+        let Some(permission) = table.topic_permission(user, vhost, exchange) else {
+            return Ok(());
+        };
+        let is_topic = table
+            .exchange(vhost, exchange)
+            .is_some_and(|known| known.kind == "topic");
+        let writes = access == Access::Write;
+        let text = if writes {
+            &permission.write
+        } else {
+            &permission.read
+        };
+        let key = String::from_utf8_lossy(key);
+        if !is_topic || self.topic_matches(exchange, writes, text, [user, vhost], &key) {
+            return Ok(());
+        }
+        Err(Refusal::access_refused(format!(
+            "access to topic '{key}' in exchange '{exchange}' in vhost '{vhost}' refused for user '{user}'"
+        )))
+    }
+
+    fn topic_matches(
+        &self,
+        exchange: &str,
+        writes: bool,
+        text: &str,
+        [user, vhost]: [&str; 2],
+        key: &str,
+    ) -> bool {
+        if text.is_empty() {
+            return key.is_empty();
+        }
+        let mut topics = self.topics.lock();
+        if topics.len() >= TOPICS_MAX {
+            topics.clear();
+        }
+        let compiled = topics
+            .entry((exchange.to_owned(), writes))
+            .or_insert_with(|| Compiled {
+                text: String::new(),
+                regex: None,
+            });
+        if compiled.text != text {
+            // What a name stands for is text, whatever it looks like.
+            let expanded = text
+                .replace("{username}", &regex::escape(user))
+                .replace("{vhost}", &regex::escape(vhost));
+            let regex = Regex::new(&expanded).inspect_err(|error| tracing::warn!(pattern = text, %error, "a topic permission's pattern cannot be used: it allows nothing")).ok();
+            *compiled = Compiled {
+                text: text.to_owned(),
+                regex,
+            };
+        }
+        let regex = compiled.regex.as_ref();
+        regex.is_some_and(|regex| regex.is_match(key))
     }
 
     fn matches(&self, access: Access, text: &str, name: &str) -> bool {
@@ -100,5 +173,24 @@ mod tests {
             !p.matches(Access::Read, "(", "("),
             "an unusable pattern allows nothing"
         );
+    }
+
+    #[test]
+    fn names_in_topic_patterns_are_text() {
+        let p = Permissions::default();
+        let matches = |text: &str, user: &str, key: &str| {
+            Permissions::default().topic_matches("x", true, text, [user, "/"], key)
+        };
+        assert!(matches(r"^{username}\.", "a.b", "a.b.c"));
+        assert!(!matches(r"^{username}\.", "a.b", "axb.c"));
+        assert!(matches("{vhost}$", "u", "k/"));
+        assert!(matches("", "u", "") && !matches("", "u", "k"));
+        assert!(
+            !matches("(", "u", "("),
+            "an unusable pattern allows nothing"
+        );
+        for (text, expected) in [("^a", true), ("^b", false), ("^a", true)] {
+            assert_eq!(p.topic_matches("x", true, text, ["u", "/"], "a"), expected);
+        }
     }
 }

@@ -36,6 +36,8 @@ const CAUGHT_UP: u64 = 64;
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(2);
 /// Leadership goes to a node that has asked for it within this time.
 const WANTED_WITHIN: Duration = Duration::from_secs(1);
+/// How long it may take to write down what was delivered.
+const WRITTEN_DEADLINE: Duration = Duration::from_millis(500);
 /// How long an orderly hand-over may take in all.
 const HAND_OVER_DEADLINE: Duration = Duration::from_secs(3);
 
@@ -392,8 +394,8 @@ impl Node {
         };
         let (sender, written) = oneshot::channel();
         self.to_shard(shard, ShardMessage::HandingOver(sender));
-        // The lane answers, or it is gone with the node.
-        let _ = written.await;
+        // The lane answers when that is in the log, or no longer leads.
+        let _ = tokio::time::timeout(WRITTEN_DEADLINE, written).await;
         let result = self.shards().transfer(shard, to).await;
         if result.is_err() {
             self.to_shard(shard, ShardMessage::KeepsLeading { term });

@@ -57,6 +57,8 @@ pub(crate) enum ToNode {
     Leads { shard: ShardId, term: u64 },
     /// All of the sending node's sessions have attached their consumers to the leader of this term.
     Reattached { shard: ShardId, term: u64 },
+    /// What the sending node is low on.
+    Low { memory: bool, disk: bool },
     /// The sending node should lead a shard, and is ready to: it is linked with every node that is up.
     Wants { shard: ShardId },
 }

@@ -63,10 +63,10 @@ impl Extent {
     pub fn has(&self, n: u32) -> bool {
         n < self.count
             && n >= self.prefix
-            && !self
+            && self
                 .gone
                 .get(n as usize / 64)
-                .is_some_and(|word| word >> (n % 64) & 1 == 1)
+                .is_none_or(|word| word >> (n % 64) & 1 == 0)
     }
 
     /// Removes messages `from..until`; returns how many were there.

@@ -146,6 +146,22 @@ impl Table {
             Command::Bind(binding) => self.bind(binding, applied),
             Command::Unbind(binding) => self.unbind(binding, applied),
             Command::SessionClosed { session } => self.session_closed(*session, applied),
+            Command::PutPolicy(policy) => self.put_policy(policy, applied),
+            Command::DeletePolicy {
+                vhost,
+                operator,
+                name,
+            } => self.delete_policy(vhost, *operator, name, applied),
+            Command::PutGlobalParameter { name, value } => self.put_global(name, value, applied),
+            Command::DeleteGlobalParameter { name } => self.delete_global(name, applied),
+            Command::SetTopicPermission(permission) => {
+                self.set_topic_permission(permission, applied)
+            }
+            Command::ClearTopicPermissions {
+                user,
+                vhost,
+                exchange,
+            } => self.clear_topic_permissions(user, vhost, exchange.as_deref(), applied),
         };
         done.map_or_else(Outcome::Refused, |()| Outcome::Done)
     }

@@ -6,6 +6,7 @@ use crate::bindings::{Chain, End, List};
 use crate::check::Check;
 use crate::exchange::{Exchange, Matcher, NewBinding, PREDECLARED, Store};
 use crate::names::Symbol;
+use crate::policy::Policies;
 use crate::queue::Queue;
 use crate::record::{self, BindingKey, QueueValue};
 use crate::table::{Table, Vhost};
@@ -36,6 +37,7 @@ impl Table {
             name: Arc::clone(&name),
             exchanges: BTreeMap::new(),
             queues: BTreeMap::new(),
+            policies: Policies::default(),
         });
         self.vhost_numbers.insert(name, vhost);
         vhost
@@ -71,6 +73,7 @@ impl Table {
                 &record::permission_value(&permission),
             );
         }
+        self.drop_topic_permissions(Some(name), None, applied);
         applied.events.push(Event::UserChanged {
             name: name.to_owned(),
         });
@@ -355,6 +358,7 @@ impl Exchange {
             internal,
             arguments: raw.into(),
             alternate,
+            policy_alternate: None,
             sources: Chain::default(),
             bound: Chain::default(),
             matcher,

@@ -98,6 +98,8 @@ impl Table {
         for user in users {
             self.clear_permission(&user, name, applied)?;
         }
+        self.drop_topic_permissions(None, Some(name), applied);
+        self.erase_policies(vhost, applied);
         self.vhosts.remove(vhost);
         self.vhost_numbers.remove(name);
         self.erase(applied, record::vhost_key(name), &record::vhost_value());

@@ -131,7 +131,7 @@ impl Table {
                     (None, None) => {}
                 }
             }
-            let outcome = match (&exchange.alternate, self.alternate(slot)) {
+            let outcome = match (exchange.alternate(), self.alternate(slot)) {
                 (None, _) => None,
                 (Some(_), _) if !ends.is_empty() => Some("not used: a binding matched"),
                 (Some(_), None) => Some("missing: passed over"),
@@ -198,7 +198,7 @@ impl Table {
             kind: exchange.matcher.name(),
             via,
             bindings,
-            alternate: exchange.alternate.as_ref().map(|name| name.to_string()),
+            alternate: exchange.alternate().map(str::to_owned),
             alternate_outcome: None,
         };
         Ok((step, ends))

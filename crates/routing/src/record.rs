@@ -6,7 +6,9 @@
 //! The digest is taken over these bytes, so a record has exactly one form.
 
 use std::borrow::Cow;
-use warren_model::command::{PasswordHashing, Permission, Place, User};
+use warren_model::command::{
+    ApplyTo, PasswordHashing, Permission, Place, Policy, TopicPermission, User,
+};
 use warren_model::{Incarnation, NodeId, QueueId, SessionId, ShardId};
 
 use crate::members::{NodeRecord, Placed};
@@ -26,7 +28,10 @@ pub(crate) mod kind {
     pub const EXCHANGE: u8 = 8;
     pub const QUEUE: u8 = 9;
     pub const BINDING: u8 = 10;
-    pub const PLACEMENT: u8 = 11;
+    pub const POLICY: u8 = 11;
+    pub const GLOBAL: u8 = 12;
+    pub const TOPIC_PERMISSION: u8 = 13;
+    pub const PLACEMENT: u8 = 14;
 }
 
 /// Records that do not make a table: written by a newer release, damaged, or not a complete set.
@@ -88,6 +93,12 @@ pub(crate) enum Record<'a> {
         queue: QueueValue<'a>,
     },
     Binding(BindingKey<'a>),
+    Policy(Policy),
+    Global {
+        name: String,
+        value: String,
+    },
+    TopicPermission(TopicPermission),
 }
 
 #[derive(Clone, Copy)]
@@ -281,6 +292,51 @@ pub(crate) fn binding_value() -> Vec<u8> {
     vec![VERSION]
 }
 
+pub(crate) fn policy_key(vhost: &str, operator: bool, name: &str) -> Vec<u8> {
+    let mut out = key(kind::POLICY, &[vhost]);
+    out.push(u8::from(operator));
+    put_name(&mut out, name.as_bytes());
+    out
+}
+
+pub(crate) fn policy_value(policy: &Policy) -> Vec<u8> {
+    let apply_to = match policy.apply_to {
+        ApplyTo::All => 0,
+        ApplyTo::Exchanges => 1,
+        ApplyTo::Queues => 2,
+        ApplyTo::ClassicQueues => 3,
+        ApplyTo::QuorumQueues => 4,
+        ApplyTo::Streams => 5,
+    };
+    let mut out = vec![VERSION, apply_to];
+    out.extend_from_slice(&policy.priority.to_be_bytes());
+    put_sized(&mut out, policy.pattern.as_bytes());
+    out.extend_from_slice(&policy.definition);
+    out
+}
+
+pub(crate) fn topic_permission_key(user: &str, vhost: &str, exchange: &str) -> Vec<u8> {
+    key(kind::TOPIC_PERMISSION, &[user, vhost, exchange])
+}
+
+pub(crate) fn topic_permission_value(permission: &TopicPermission) -> Vec<u8> {
+    let mut out = vec![VERSION];
+    for pattern in [&permission.write, &permission.read] {
+        put_sized(&mut out, pattern.as_bytes());
+    }
+    out
+}
+
+pub(crate) fn global_key(name: &str) -> Vec<u8> {
+    key(kind::GLOBAL, &[name])
+}
+
+pub(crate) fn global_value(value: &str) -> Vec<u8> {
+    let mut out = vec![VERSION];
+    put_sized(&mut out, value.as_bytes());
+    out
+}
+
 fn key(kind: u8, names: &[&str]) -> Vec<u8> {
     let mut out = vec![kind];
     for name in names {
@@ -385,6 +441,18 @@ fn read<'a>(k: &mut Reader<'a>, v: &mut Reader<'a>) -> Option<Record<'a>> {
             key: k.name()?,
             arguments: k.name()?,
         }),
+        kind::POLICY => Record::Policy(read_policy(k, v)?),
+        kind::TOPIC_PERMISSION => Record::TopicPermission(TopicPermission {
+            user: k.text()?.into_owned(),
+            vhost: k.text()?.into_owned(),
+            exchange: k.text()?.into_owned(),
+            write: v.sized_text()?,
+            read: v.sized_text()?,
+        }),
+        kind::GLOBAL => Record::Global {
+            name: k.text()?.into_owned(),
+            value: v.sized_text()?,
+        },
         _ => return None,
     };
     Some(record)
@@ -399,6 +467,29 @@ fn read_node(id: NodeId, v: &mut Reader<'_>) -> Option<NodeRecord> {
         address: v.sized_text()?,
         amqp: v.sized_text()?,
         http: v.sized_text()?,
+    })
+}
+
+fn read_policy(k: &mut Reader<'_>, v: &mut Reader<'_>) -> Option<Policy> {
+    let (vhost, operator) = (k.text()?.into_owned(), k.bool()?);
+    let name = k.text()?.into_owned();
+    let apply_to = match v.u8()? {
+        0 => ApplyTo::All,
+        1 => ApplyTo::Exchanges,
+        2 => ApplyTo::Queues,
+        3 => ApplyTo::ClassicQueues,
+        4 => ApplyTo::QuorumQueues,
+        5 => ApplyTo::Streams,
+        _ => return None,
+    };
+    Some(Policy {
+        vhost,
+        operator,
+        name,
+        apply_to,
+        priority: i64::from_be_bytes(v.array()?),
+        pattern: v.sized_text()?,
+        definition: v.rest().to_vec(),
     })
 }
 

@@ -55,6 +55,9 @@ impl Table {
             .chain(vhosts)
             .chain(permissions)
             .chain(self.definitions())
+            .chain(self.policy_records())
+            .chain(self.global_records())
+            .chain(self.topic_permission_records())
             .chain(placements)
     }
 
@@ -184,6 +187,9 @@ impl Table {
                 Ok(())
             }
             Record::Binding(binding) => self.load_binding(&binding).map_err(unfit),
+            Record::Policy(policy) => self.load_policy(policy).map_err(unfit),
+            Record::TopicPermission(permission) => twice(self.load_topic_permission(permission)),
+            Record::Global { name, value } => twice(self.globals.insert(name, value).is_some()),
         }
     }
 

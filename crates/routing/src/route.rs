@@ -190,7 +190,7 @@ impl Table {
     /// The exchange that an exchange passes on what it has no binding for, if it names one that exists.
     pub(crate) fn alternate(&self, slot: u32) -> Option<u32> {
         let exchange = &self.exchanges[slot];
-        self.find_exchange(exchange.vhost, exchange.alternate.as_ref()?.as_bytes())
+        self.find_exchange(exchange.vhost, exchange.alternate()?.as_bytes())
     }
 
     pub(crate) fn route_by_queue_name(&self, vhost: u32, keys: &[&[u8]], hits: &mut Vec<End>) {

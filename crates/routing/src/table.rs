@@ -7,9 +7,11 @@ use crate::exchange::Exchange;
 use crate::hash;
 use crate::members::{NodeRecord, Placed};
 use crate::names::Names;
+use crate::policy::Policies;
 use crate::queue::Queue;
 use crate::slab::Slab;
 use crate::text;
+use crate::topic_permissions::ByExchange;
 use hashbrown::HashTable;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -33,6 +35,9 @@ pub struct Table {
     pub(crate) users: BTreeMap<String, User>,
     /// By user, then virtual host.
     pub(crate) permissions: BTreeMap<String, BTreeMap<String, Permission>>,
+    /// By user, then virtual host and exchange.
+    pub(crate) topic_permissions: BTreeMap<String, ByExchange>,
+    pub(crate) globals: BTreeMap<String, String>,
     pub(crate) vhost_numbers: BTreeMap<Arc<str>, u32>,
     pub(crate) vhosts: Slab<Vhost>,
     pub(crate) exchanges: Slab<Exchange>,
@@ -54,6 +59,7 @@ pub(crate) struct Vhost {
     pub name: Arc<str>,
     pub exchanges: BTreeMap<Arc<str>, u32>,
     pub queues: BTreeMap<Arc<str>, u32>,
+    pub policies: Policies,
 }
 
 fn name_hash(vhost: u32, name: &[u8]) -> u64 {
@@ -165,7 +171,10 @@ impl Table {
     }
 
     /// Takes an exchange into the indexes; it has no bindings yet.
-    pub(crate) fn index_exchange(&mut self, exchange: Exchange) -> u32 {
+    pub(crate) fn index_exchange(&mut self, mut exchange: Exchange) -> u32 {
+        exchange.policy_alternate = self.vhosts[exchange.vhost]
+            .policies
+            .alternate(&exchange.name);
         let (vhost, name) = (exchange.vhost, Arc::clone(&exchange.name));
         let slot = self.exchanges.insert(exchange);
         let exchanges = &self.exchanges;

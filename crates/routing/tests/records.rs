@@ -97,7 +97,7 @@ fn the_digest_of_a_table_is_fixed() {
         .collect();
     assert_eq!(
         digest,
-        "7a69f9962a5da7e4ef534dad257544a552f4b980facf3cc0abb4e56584e25c57"
+        "fc4fb2d6da0941f21b17fc935a3a263e8de4a28db04915c65c00fafc8b5abd26"
     );
 }
 

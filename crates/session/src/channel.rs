@@ -15,8 +15,9 @@ use crate::connection::Core;
 use crate::consumers::SharedLimit;
 use crate::publish::Content;
 use crate::requests::Pending;
+use crate::stats::Marked;
 use crate::unacked::UnackedTags;
-use crate::{Fault, Flow, Host, Request};
+use crate::{Fault, Flow, Host, MessageCounts, Request};
 use bytes::BytesMut;
 use std::collections::{BTreeMap, VecDeque};
 use warren_model::Settlement;
@@ -74,6 +75,8 @@ pub(crate) struct Channel {
     pub(crate) backlog: BytesMut,
     /// What an empty queue name stands for.
     pub(crate) last_queue: Option<String>,
+    /// What the channel did.
+    pub(crate) counts: Marked,
     /// What is to be said when this fence is answered.
     farewell: Option<(u64, Farewell)>,
 }
@@ -96,6 +99,7 @@ impl Channel {
             pending: VecDeque::new(),
             backlog: BytesMut::new(),
             last_queue: None,
+            counts: Marked::default(),
             farewell: None,
         }
     }
@@ -131,7 +135,13 @@ impl Channel {
         }
         match method {
             Method::BasicPublish(m) => self.begin_publish(&m),
-            Method::BasicAck(m) => self.settle(core, m.delivery_tag, m.multiple, Settlement::Accept, host),
+            Method::BasicAck(m) => {
+                let before = self.unacked.len();
+                let flow = self.settle(core, m.delivery_tag, m.multiple, Settlement::Accept, host)?;
+                let acked = (before - self.unacked.len()) as u64;
+                self.count(core, |counts| counts.ack += acked);
+                Ok(flow)
+            }
             Method::BasicNack(m) => self.settle(core, m.delivery_tag, m.multiple, refuse(m.requeue), host),
             Method::BasicReject(m) => self.settle(core, m.delivery_tag, false, refuse(m.requeue), host),
             Method::BasicQos(m) => self.qos(core, &m, host),
@@ -209,6 +219,13 @@ impl Channel {
         }
     }
 
+    /// Counts something, for the channel and for the session.
+    #[inline]
+    pub(crate) fn count(&mut self, core: &mut Core, what: impl Fn(&mut MessageCounts)) {
+        what(&mut self.counts.now);
+        what(&mut core.counts);
+    }
+
     /// Writes a reply unless the client wants none.
     pub(crate) fn answer(
         &self,
@@ -223,9 +240,10 @@ impl Channel {
     }
 
     /// Confirms that are due go before the channel does: what they cover was taken.
-    fn flush_confirms(&mut self, core: &mut Core) {
+    pub(crate) fn flush_confirms(&mut self, core: &mut Core) {
         if let Some(confirms) = &mut self.confirms {
-            confirms.flush(self.number, &mut core.out);
+            let confirmed = confirms.flush(self.number, &mut core.out);
+            self.count(core, |counts| counts.confirm += confirmed);
         }
     }
 
@@ -250,6 +268,7 @@ impl Channel {
         *self = Self {
             state: State::Closing,
             backlog: std::mem::take(&mut self.backlog),
+            counts: self.counts,
             ..Self::new(number)
         };
         if held {

@@ -47,6 +47,12 @@ impl Confirms {
         self.base + self.open.len() as u64
     }
 
+    /// Publishes that wait for an outcome.
+    pub(crate) fn unconfirmed(&self) -> u64 {
+        let waits = |state: &&State| matches!(state, State::Open(..));
+        self.open.iter().filter(waits).count() as u64
+    }
+
     /// A publish with so many outcomes to come; none: it is settled.
     #[inline]
     pub(crate) fn push(&mut self, outcomes: u32) {
@@ -84,17 +90,19 @@ impl Confirms {
         }
     }
 
-    /// Writes what can be reported.
-    pub(crate) fn flush(&mut self, channel: u16, out: &mut Vec<u8>) {
+    /// Writes what can be reported. Returns how many publishes that confirms.
+    pub(crate) fn flush(&mut self, channel: u16, out: &mut Vec<u8>) -> u64 {
         if self.fresh.is_empty() {
-            return;
+            return 0;
         }
+        let mut confirmed = 0;
         let fresh = std::mem::take(&mut self.fresh);
         let (floor, mut run) = (self.floor, Run { last: 0, count: 0 });
         while let Some(state) = self.open.front().copied() {
             match state {
                 State::Open(..) => break,
                 State::Settled(true) => {
+                    confirmed += 1;
                     run = Run {
                         last: self.base - floor,
                         count: run.count + 1,
@@ -117,9 +125,11 @@ impl Confirms {
                 && let State::Settled(ok) = *state
             {
                 *state = State::Reported(ok);
+                confirmed += u64::from(ok);
                 answer(ok, sequence - floor, false, channel, out);
             }
         }
+        confirmed
     }
 
     fn state(&mut self, sequence: u64) -> Option<&mut State> {

@@ -12,7 +12,7 @@
 use crate::channel::{Channel, State};
 use crate::consumers::ConsumerEntry;
 use crate::publish::whole_publish;
-use crate::{Fault, Flow, Host, Reply, Request};
+use crate::{Fault, Flow, Host, MessageCounts, Reply, Request};
 use bytes::Buf;
 use std::collections::BTreeMap;
 use warren_model::SessionId;
@@ -106,6 +106,8 @@ pub(crate) struct Core {
     pub(crate) last_sequence: u64,
     /// Requests without an answer, or whose answer waits for an earlier one's, over all channels.
     pub(crate) under_way: usize,
+    /// What all channels did.
+    pub(crate) counts: MessageCounts,
     /// Bytes of channels' frames that wait.
     backlog: usize,
     last_request: u64,
@@ -135,6 +137,11 @@ pub struct Session {
     /// The fence whose answer ends the connection, in phase Ending.
     last_fence: Option<u64>,
     pub(crate) client: String,
+    /// What the client said of itself: raw field table entries.
+    pub(crate) client_properties: Vec<u8>,
+    pub(crate) mechanism: String,
+    /// The user that the client's certificate stands for: it may log in with EXTERNAL.
+    pub(crate) certified: Option<String>,
     /// A login was refused, for the log.
     pub(crate) refused_login: Option<String>,
 }
@@ -163,6 +170,7 @@ impl Session {
             channel_closed: false,
             last_sequence: 0,
             under_way: 0,
+            counts: MessageCounts::default(),
             backlog: 0,
             last_request: 0,
         };
@@ -179,8 +187,16 @@ impl Session {
             blocked: false,
             last_fence: None,
             client: String::new(),
+            client_properties: Vec::new(),
+            mechanism: String::new(),
+            certified: None,
             refused_login: None,
         }
+    }
+
+    /// Offers SASL EXTERNAL: the client has shown a certificate, checked by the host, that stands for this user. Before the first input.
+    pub fn set_certified(&mut self, user: String) {
+        self.certified = Some(user);
     }
 
     /// Where the connection stands.
@@ -211,6 +227,26 @@ impl Session {
     /// What the client calls itself.
     pub fn client(&self) -> &str {
         &self.client
+    }
+
+    /// What the client says of itself, as raw field table entries.
+    pub fn client_properties(&self) -> &[u8] {
+        &self.client_properties
+    }
+
+    /// The SASL mechanism that the client chose.
+    pub fn mechanism(&self) -> &str {
+        &self.mechanism
+    }
+
+    /// The highest channel number that was agreed on, and the largest frame; 0 for no limit.
+    pub fn tuned(&self) -> (u16, u32) {
+        (self.channel_max, self.core.frame_max)
+    }
+
+    /// Whether the client has been told that publishing is blocked.
+    pub fn is_blocked(&self) -> bool {
+        self.blocked
     }
 
     /// Why a login was refused, if one was.
@@ -523,9 +559,7 @@ impl Session {
                 .and_then(Option::as_deref_mut)
             {
                 channel.dirty = false;
-                if let Some(confirms) = &mut channel.confirms {
-                    confirms.flush(number, &mut self.core.out);
-                }
+                channel.flush_confirms(&mut self.core);
             }
         }
     }

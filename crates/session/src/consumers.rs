@@ -200,6 +200,14 @@ impl Session {
         }
         channel.last_tag += 1;
         let tag = channel.last_tag;
+        for counts in [&mut channel.counts.now, &mut core.counts] {
+            counts.redeliver += u64::from(d.redelivered);
+            if entry.no_ack {
+                counts.deliver_no_ack += 1;
+            } else {
+                counts.deliver += 1;
+            }
+        }
         if !entry.no_ack {
             channel.unacked.push(tag, d.consumer, d.position);
             entry.unacked += 1;
@@ -243,6 +251,15 @@ impl Session {
         };
         ch.last_tag += 1;
         let tag = ch.last_tag;
+        let redelivered = u64::from(got.redelivered);
+        ch.count(core, |counts| {
+            counts.redeliver += redelivered;
+            if no_ack {
+                counts.get_no_ack += 1;
+            } else {
+                counts.get += 1;
+            }
+        });
         if !no_ack {
             ch.unacked.push(tag, consumer, got.position);
             if let Some(entry) = core.consumers.get_mut(&consumer) {

@@ -27,7 +27,11 @@ impl Session {
             version_major: 0,
             version_minor: 9,
             server_properties: Table::parse(&properties).unwrap_or(Table::EMPTY),
-            mechanisms: b"PLAIN AMQPLAIN",
+            mechanisms: if self.certified.is_some() {
+                b"PLAIN AMQPLAIN EXTERNAL"
+            } else {
+                b"PLAIN AMQPLAIN"
+            },
             locales: b"en_US",
         };
         Method::ConnectionStart(start).write(0, &mut self.core.out);
@@ -52,10 +56,16 @@ impl Session {
                 break;
             }
         }
-        let mechanism = m.mechanism.as_bytes();
-        let credentials = match mechanism {
-            b"PLAIN" => wire::parse_plain(m.response),
-            b"AMQPLAIN" => wire::parse_amqplain(m.response),
+        self.client_properties = m.client_properties.as_bytes().to_vec();
+        self.mechanism = m.mechanism.to_string();
+        let credentials = match (m.mechanism.as_bytes(), &self.certified) {
+            (b"PLAIN", _) => wire::parse_plain(m.response),
+            (b"AMQPLAIN", _) => wire::parse_amqplain(m.response),
+            (b"EXTERNAL", Some(user)) => {
+                let verdict = host.admit(user).map(|()| user.clone());
+                self.logged_in(verdict, m, host);
+                return Ok(());
+            }
             _ => {
                 let text = format!(
                     "COMMAND_INVALID - unknown authentication mechanism '{}'",
@@ -70,6 +80,17 @@ impl Session {
                 .map(|()| String::from_utf8_lossy(user).into_owned()),
             None => Err(format!("malformed response for mechanism {}", m.mechanism)),
         };
+        self.logged_in(verdict, m, host);
+        Ok(())
+    }
+
+    /// Goes on to tuning, or refuses the login as far as the client understands that.
+    fn logged_in(
+        &mut self,
+        verdict: Result<String, String>,
+        m: &wire::ConnectionStartOk<'_>,
+        host: &mut impl Host,
+    ) {
         match verdict {
             Ok(user) => {
                 self.core.user = user;
@@ -94,7 +115,6 @@ impl Session {
                 }
             }
         }
-        Ok(())
     }
 
     pub(crate) fn tune_ok(&mut self, m: &wire::ConnectionTuneOk) -> Result<(), Fault> {

@@ -20,12 +20,14 @@ mod handshake;
 mod host;
 mod publish;
 mod requests;
+mod stats;
 mod topology;
 mod unacked;
 
 pub use connection::{Identity, Limits, Phase, Session};
 pub use consumers::Delivered;
 pub use host::{Check, Got, Host, Publish, Published, Reply, Request};
+pub use stats::{ChannelStatus, ConsumerStatus, MessageCounts};
 
 use warren_model::Refusal;
 use warren_protocol::{DecodeError, is_connection_error, reply_name};

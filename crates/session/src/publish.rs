@@ -267,13 +267,18 @@ impl Channel {
         };
         match host.publish(&publish) {
             Published::Routed(outcomes) => {
+                self.count(core, |counts| counts.publish += 1);
                 if let Some(confirms) = &mut self.confirms {
                     confirms.push(outcomes);
                 }
             }
             Published::Unroutable => {
+                self.count(core, |counts| counts.publish += 1);
                 if whole.mandatory {
+                    self.count(core, |counts| counts.return_unroutable += 1);
                     self.give_back(core, whole);
+                } else {
+                    self.count(core, |counts| counts.drop_unroutable += 1);
                 }
                 if let Some(confirms) = &mut self.confirms {
                     confirms.push(0);

@@ -293,7 +293,10 @@ impl Channel {
                     }),
                 )?
             }
-            (Waiting::Got(..), Reply::Empty) => self.answer(core, false, Method::BasicGetEmpty)?,
+            (Waiting::Got(..), Reply::Empty) => {
+                self.count(core, |counts| counts.get_empty += 1);
+                self.answer(core, false, Method::BasicGetEmpty)?
+            }
             // `Session::got` has written get-ok.
             (Waiting::Got(..), Reply::Done) => Flow::Done,
             (waiting, reply) => {

@@ -30,6 +30,11 @@ impl UnackedTags {
         });
     }
 
+    /// How many wait.
+    pub(crate) fn len(&self) -> usize {
+        self.list.len() - self.settled
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.list.len() == self.settled
     }

@@ -73,6 +73,10 @@ impl Storage for RocksStorage {
         }
     }
 
+    fn failure(&self) -> Option<StorageError> {
+        self.shared.log.stopped()
+    }
+
     fn close(&self) -> Result<(), StorageError> {
         let log = self.shared.log.close();
         let Some(database) = self.shared.database.write().take() else {

@@ -15,6 +15,11 @@ pub trait Storage: Send + Sync + 'static {
     /// What the engine has done since it was opened.
     fn stats(&self) -> StorageStats;
 
+    /// The failure since which the engine takes no more writes, if there was one.
+    fn failure(&self) -> Option<StorageError> {
+        None
+    }
+
     /// Waits until all calls are answered, syncs, and releases the folder; later calls report [`StorageError::Closed`].
     /// Closing twice is allowed. Must not be called from a `done`.
     fn close(&self) -> Result<(), StorageError>;

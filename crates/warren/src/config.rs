@@ -51,6 +51,8 @@ pub struct File {
     pub cluster: Cluster,
     /// Certificates for the links between nodes; required where there are other nodes.
     pub tls: Option<TlsSection>,
+    /// Certificates for clients; required where there is a `tls_listen`.
+    pub client_tls: Option<ClientTlsSection>,
     /// Limits.
     pub limits: LimitsSection,
     /// The log.
@@ -82,12 +84,15 @@ impl Default for NodeSection {
 pub struct Amqp {
     /// TCP address.
     pub listen: SocketAddr,
+    /// TCP address for clients with TLS (AMQPS).
+    pub tls_listen: Option<SocketAddr>,
 }
 
 impl Default for Amqp {
     fn default() -> Self {
         Self {
             listen: ([127, 0, 0, 1], 5672).into(),
+            tls_listen: None,
         }
     }
 }
@@ -98,12 +103,18 @@ impl Default for Amqp {
 pub struct Http {
     /// TCP address.
     pub listen: SocketAddr,
+    /// TCP address of HTTPS.
+    pub tls_listen: Option<SocketAddr>,
+    /// Queues that `/metrics/per-object` may show; 0: it shows none.
+    pub metrics_objects_max: usize,
 }
 
 impl Default for Http {
     fn default() -> Self {
         Self {
             listen: ([127, 0, 0, 1], 15672).into(),
+            tls_listen: None,
+            metrics_objects_max: 0,
         }
     }
 }
@@ -155,6 +166,63 @@ pub struct TlsSection {
     pub key: PathBuf,
 }
 
+/// `[client_tls]`: paths are relative to the configuration file.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClientTlsSection {
+    /// What the node shows to clients: its certificate, then those that lead to a CA that clients trust.
+    pub certificate: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+    /// CAs of clients' certificates.
+    pub ca: Option<PathBuf>,
+    /// Whether clients have to show a certificate.
+    #[serde(default)]
+    pub verify: Verify,
+    /// The oldest version that is spoken.
+    #[serde(default)]
+    pub min_version: TlsVersion,
+    /// What names the user in a client's certificate, for logins with EXTERNAL.
+    #[serde(default)]
+    pub login_from: LoginFrom,
+}
+
+/// `client_tls.verify`
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verify {
+    /// Clients are not asked for one.
+    None,
+    /// They may show one, which must then be good. Without `ca` there is none that could be.
+    #[default]
+    Optional,
+    /// Without a good one there is no connection.
+    Required,
+}
+
+/// `client_tls.min_version`
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+pub enum TlsVersion {
+    /// TLS 1.2 and 1.3.
+    #[default]
+    #[serde(rename = "1.2")]
+    V1_2,
+    /// TLS 1.3 alone.
+    #[serde(rename = "1.3")]
+    V1_3,
+}
+
+/// `client_tls.login_from`
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LoginFrom {
+    /// `CN=name,O=organisation`, the most specific part first.
+    #[default]
+    DistinguishedName,
+    /// The common name alone.
+    CommonName,
+}
+
 /// `[limits]`
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -169,10 +237,14 @@ pub struct LimitsSection {
     pub message_bytes_max: u64,
     /// Part of the machine's memory that queued messages may take before publishers are blocked, above 0 and at most 1.
     pub memory_watermark: f64,
+    /// Bytes that must be free where the data lies, else publishers are blocked on all nodes.
+    pub disk_free_bytes_min: u64,
     /// How long a publish waits, in milliseconds, on a node without contact to the majority before it is refused.
     pub unroutable_wait_ms: u64,
     /// Users that may connect from loopback addresses only.
     pub loopback_users: Vec<String>,
+    /// How many logins from one address may fail a minute before its logins are refused unseen; 0: any number.
+    pub login_failures_per_minute: u32,
 }
 
 impl Default for LimitsSection {
@@ -183,8 +255,10 @@ impl Default for LimitsSection {
             heartbeat_s: 60,
             message_bytes_max: 16 << 20,
             memory_watermark: 0.6,
+            disk_free_bytes_min: 50_000_000,
             unroutable_wait_ms: 5_000,
             loopback_users: vec!["guest".into()],
+            login_failures_per_minute: 60,
         }
     }
 }
@@ -317,6 +391,25 @@ impl File {
                 "nodes talk to each other over TLS only: give [tls] ca, certificate and key".into(),
             );
         }
+        let tls_listens = [self.amqp.tls_listen, self.http.tls_listen];
+        let listens = tls_listens.into_iter().flatten().next();
+        if let (Some(address), None) = (listens, &self.client_tls) {
+            return bad(
+                "tls_listen",
+                format!("\"{address}\""),
+                "a certificate is needed: give [client_tls] certificate and key".into(),
+            );
+        }
+        if let Some(section) = &self.client_tls
+            && section.verify == Verify::Required
+            && section.ca.is_none()
+        {
+            return bad(
+                "client_tls.verify",
+                "\"required\"".into(),
+                "clients' certificates can only be checked with client_tls.ca".into(),
+            );
+        }
         let limits = &self.limits;
         if limits.frame_max != 0 && limits.frame_max < 8192 {
             return bad(
@@ -375,6 +468,23 @@ mod tests {
                 && range.contains("cluster.shards")
                 && range.contains("1 to 4096"),
             "{range}"
+        );
+        let tls = error("[amqp]\ntls_listen = \"127.0.0.1:5671\"\n");
+        assert!(
+            tls.contains("node.toml:2") && tls.contains("[client_tls]"),
+            "{tls}"
+        );
+        let verify =
+            error("[client_tls]\ncertificate = \"a\"\nkey = \"b\"\nverify = \"required\"\n");
+        assert!(
+            verify.contains("node.toml:4") && verify.contains("client_tls.ca"),
+            "{verify}"
+        );
+        let version =
+            error("[client_tls]\ncertificate = \"a\"\nkey = \"b\"\nmin_version = \"1.1\"\n");
+        assert!(
+            version.contains("line 4") && version.contains("1.2"),
+            "{version}"
         );
         let peer = error(
             "[node]\nname = \"x\"\n[cluster]\npeers = [{ name = \"a\", address = \"127.0.0.1:1\" }]\n",

@@ -4,15 +4,23 @@
 
 mod config;
 mod listener;
+mod subject;
+mod tls;
 
 use clap::Parser;
 use config::{File, Format, Level};
+use listener::Kind;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
+use tls::ClientTls;
 use tokio::runtime::{Builder, Runtime};
-use warren_node::{Config, Limits, Node, Settings, ShardLogs};
+use tokio::task::JoinSet;
+use warren_node::{Certificate, Config, FreeDisk, Limits, Node, Settings, ShardLogs};
+use warren_storage::StorageError;
 use warren_storage_rocksdb::RocksStorage;
 use warren_transport::{PeerAddress, Tls, TokioNetwork};
 
@@ -36,6 +44,13 @@ struct Arguments {
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
 }
+
+/// How often the storage is asked whether it has failed.
+const LOOK_AT_STORAGE: Duration = Duration::from_millis(250);
+/// How soon a node whose storage has failed starts again, if there is room.
+const PAUSE_BEFORE_START: Duration = Duration::from_secs(1);
+/// How long such a node may take to stop.
+const LAST_WORDS: Duration = Duration::from_secs(3);
 
 /// A task that panics leaves its part of the node's state broken: the node must not go on without it. The others take over.
 fn stop_on_panic() {
@@ -91,11 +106,16 @@ fn main() -> ExitCode {
         Ok(tls) => tls,
         Err(error) => return fail(EX_CONFIG, &error),
     };
+    let links = link_certificates(&file, arguments.config.as_deref());
+    let client_tls = match client_tls(&file, arguments.config.as_deref(), &links) {
+        Ok(client_tls) => client_tls,
+        Err(error) => return fail(EX_CONFIG, &error),
+    };
     let (control, work) = match runtimes() {
         Ok(runtimes) => runtimes,
         Err(error) => return fail(EX_SOFTWARE, &error),
     };
-    let result = control.block_on(run(file, tls, work.handle().clone()));
+    let result = control.block_on(run(file, tls, client_tls, links, work.handle().clone()));
     work.shutdown_timeout(Duration::from_secs(1));
     control.shutdown_timeout(Duration::from_secs(1));
     match result {
@@ -123,9 +143,17 @@ fn runtimes() -> std::io::Result<(Runtime, Runtime)> {
     Ok((control, work))
 }
 
-async fn run(file: File, tls: Tls, work: tokio::runtime::Handle) -> anyhow::Result<()> {
+async fn run(
+    file: File,
+    tls: Tls,
+    client_tls: Option<Arc<ClientTls>>,
+    links: Vec<Certificate>,
+    work: tokio::runtime::Handle,
+) -> anyhow::Result<()> {
     let listener = listener::bind(file.amqp.listen)?;
     let http = listener::bind(file.http.listen)?;
+    let amqps = file.amqp.tls_listen.map(listener::bind).transpose()?;
+    let https = file.http.tls_listen.map(listener::bind).transpose()?;
     let storage = RocksStorage::open(
         &file.node.data_dir,
         &warren_storage_rocksdb::Settings::default(),
@@ -137,15 +165,93 @@ async fn run(file: File, tls: Tls, work: tokio::runtime::Handle) -> anyhow::Resu
         work.clone(),
     )
     .await?;
-    let serving = work.spawn(listener::serve(node.clone(), listener));
-    let api = work.spawn(warren_management::serve(node.clone(), http));
+    let mut serving = JoinSet::new();
+    let mut api = JoinSet::new();
+    let work = &work;
+    serving.spawn_on(listener::serve(node.clone(), listener, Kind::Plain), work);
+    api.spawn_on(warren_management::serve(node.clone(), http), work);
+    match client_tls {
+        None => node.set_certificates(links),
+        Some(tls) => {
+            tls.tell(&node);
+            if let Some(amqps) = amqps {
+                let kind = Kind::Tls(tls.clone());
+                serving.spawn_on(listener::serve(node.clone(), amqps, kind), work);
+            }
+            if let Some(https) = https {
+                let handshake = tls.clone();
+                let handshake = move |stream| {
+                    let tls = handshake.clone();
+                    async move { tls.accept(stream).await }
+                };
+                let serve = warren_management::serve_with(node.clone(), https, handshake);
+                api.spawn_on(serve, work);
+            }
+            let node = node.clone();
+            api.spawn_on(
+                async move {
+                    if let Err(error) = tls.watch(&node).await {
+                        tracing::error!(%error, "changes of certificates cannot be watched for");
+                    }
+                },
+                work,
+            );
+        }
+    }
     tracing::info!(amqp = %file.amqp.listen, http = %file.http.listen, "listening");
-    let signal = stop_signal().await?;
-    tracing::info!(signal, "stopping");
-    serving.abort();
-    node.shutdown().await;
-    api.abort();
-    Ok(())
+    for (protocol, address) in tls_listeners(&file) {
+        tracing::info!(protocol, address, "listening with TLS");
+    }
+    let failure = tokio::select! {
+        signal = stop_signal() => {
+            tracing::info!(signal = signal?, "stopping");
+            None
+        }
+        failure = storage_failure(&node, &file) => Some(failure),
+    };
+    serving.abort_all();
+    if failure.is_none() {
+        node.shutdown().await;
+        api.abort_all();
+        return Ok(());
+    }
+    // What it can still do in order it may do; its storage cannot be trusted to answer.
+    let _ = tokio::time::timeout(LAST_WORDS, node.shutdown()).await;
+    Err(start_again())
+}
+
+/// Waits until the storage has failed and there is room for it again.
+async fn storage_failure(node: &Arc<Node>, file: &File) -> StorageError {
+    let free = free_disk(file.node.data_dir.clone());
+    let failure = loop {
+        tokio::time::sleep(LOOK_AT_STORAGE).await;
+        if let Some(failure) = node.storage_failure() {
+            break failure;
+        }
+    };
+    tracing::error!(%failure, "the storage has failed: this node takes part in nothing until it can start again");
+    loop {
+        tokio::time::sleep(PAUSE_BEFORE_START).await;
+        if free
+            .ask()
+            .is_none_or(|free| free >= file.limits.disk_free_bytes_min)
+        {
+            return failure;
+        }
+    }
+}
+
+/// Starts this program again in this process, from what is on the disk. Returns only if that fails.
+fn start_again() -> anyhow::Error {
+    use std::os::unix::process::CommandExt;
+    tracing::warn!("starting again");
+    match std::env::current_exe() {
+        Ok(program) => std::process::Command::new(program)
+            .args(std::env::args_os().skip(1))
+            .exec()
+            .into(),
+        Err(error) => error.into(),
+    }
 }
 
 async fn stop_signal() -> std::io::Result<&'static str> {
@@ -158,6 +264,51 @@ async fn stop_signal() -> std::io::Result<&'static str> {
         _ = terminate.recv() => "SIGTERM",
         _ = interrupt.recv() => "SIGINT",
     })
+}
+
+/// The certificate of the links between nodes, to be watched over; nobody else has to trust the one that a node on its own makes itself.
+fn link_certificates(file: &File, config: Option<&Path>) -> Vec<Certificate> {
+    let Some(section) = &file.tls else {
+        return Vec::new();
+    };
+    let path = beside(config).join(&section.certificate);
+    let chain = CertificateDer::pem_file_iter(&path);
+    // What is wrong with it has been found when it was loaded.
+    let chain: Vec<_> = chain.into_iter().flatten().flatten().collect();
+    tls::describe(&chain, &path)
+}
+
+/// TLS for clients, where there is any.
+fn client_tls(
+    file: &File,
+    config: Option<&Path>,
+    links: &[Certificate],
+) -> anyhow::Result<Option<Arc<ClientTls>>> {
+    let Some(section) = &file.client_tls else {
+        return Ok(None);
+    };
+    let tls = ClientTls::load(section.clone(), beside(config), links.to_vec())?;
+    Ok(Some(Arc::new(tls)))
+}
+
+/// What paths in the configuration are relative to.
+fn beside(config: Option<&Path>) -> PathBuf {
+    config
+        .and_then(Path::parent)
+        .unwrap_or(Path::new(""))
+        .to_owned()
+}
+
+/// Where clients connect with TLS.
+fn tls_listeners(file: &File) -> Vec<(String, String)> {
+    let all = [
+        ("amqp/ssl", file.amqp.tls_listen),
+        ("https", file.http.tls_listen),
+    ];
+    let listens = all.into_iter();
+    listens
+        .filter_map(|(protocol, address)| Some((protocol.to_owned(), address?.to_string())))
+        .collect()
 }
 
 fn node_config(file: &File, tls: Tls) -> Config {
@@ -188,10 +339,12 @@ fn node_config(file: &File, tls: Tls) -> Config {
         address: own.address,
         amqp: file.amqp.listen.to_string(),
         http: file.http.listen.to_string(),
+        listeners: tls_listeners(file),
         peers,
         shards: file.cluster.shards,
         tls,
         seed: None,
+        free_disk: Some(free_disk(file.node.data_dir.clone())),
         settings: Settings {
             limits: Limits {
                 channel_max: limits.channel_max,
@@ -201,7 +354,10 @@ fn node_config(file: &File, tls: Tls) -> Config {
             },
             unroutable_wait: Duration::from_millis(limits.unroutable_wait_ms),
             memory_limit_bytes: (memory_bytes() as f64 * limits.memory_watermark) as u64,
+            disk_free_limit_bytes: limits.disk_free_bytes_min,
             loopback_users: limits.loopback_users.clone(),
+            login_failures_a_minute: limits.login_failures_per_minute,
+            metrics_objects_max: file.http.metrics_objects_max,
             logs: ShardLogs::default(),
         },
         first_user: Some(("guest".into(), "guest".into())),
@@ -213,7 +369,7 @@ fn tls(file: &File, config: Option<&Path>) -> anyhow::Result<Tls> {
     let Some(section) = &file.tls else {
         return alone(&file.node.name);
     };
-    let beside = config.and_then(Path::parent).unwrap_or(Path::new(""));
+    let beside = beside(config);
     Ok(Tls::load(
         beside.join(&section.certificate),
         beside.join(&section.key),
@@ -245,6 +401,14 @@ fn alone(name: &str) -> anyhow::Result<Tls> {
         key.serialize_pem().as_bytes(),
         ca.pem().as_bytes(),
     )?)
+}
+
+/// Free space for whoever runs the server, where the data lies.
+fn free_disk(folder: PathBuf) -> FreeDisk {
+    FreeDisk::new(move || {
+        let room = rustix::fs::statvfs(&folder).ok()?;
+        Some(room.f_bavail * room.f_frsize)
+    })
 }
 
 /// The machine's memory, or 1 GiB where it cannot be told.

@@ -2,7 +2,11 @@
 
 use clap::{Parser, Subcommand, ValueEnum};
 
-use crate::commands::{binding, cluster, exchange, queue, ring, routing};
+use crate::commands::{
+    alias, binding, channel, check, cluster, completions, connection, consumer, definitions,
+    exchange, message, node, parameter, password, permission, policy, queue, ring, routing,
+    topic_permission, user, vhost,
+};
 
 /// Look at and administer a Warren cluster through the HTTP API of any of its nodes.
 #[derive(Debug, Parser)]
@@ -14,13 +18,25 @@ pub struct Arguments {
     /// How to print the answer.
     #[arg(long, global = true, value_enum, default_value_t = Format::Table)]
     pub output: Format,
+    /// Of a list, only these columns, in this order.
+    #[arg(long, global = true, value_delimiter = ',', value_name = "NAME,…")]
+    pub columns: Vec<String>,
+    /// Sort a list by a column; with a minus before it, from the greatest on.
+    #[arg(long, global = true, value_name = "COLUMN", allow_hyphen_values = true)]
+    pub sort: Option<String>,
+    /// Print only what was asked for: no headings, no word about what was done.
+    #[arg(long, short, global = true)]
+    pub quiet: bool,
+    /// Delete, purge and close without asking first.
+    #[arg(long, short, global = true)]
+    pub yes: bool,
     /// What to look at.
     #[command(subcommand)]
     pub noun: Noun,
 }
 
 const EXIT_CODES: &str = "Exit codes: 0 done, 64 usage, 65 the request is wrong, 69 node or API unavailable, 70 the cluster broke an \
-invariant, 74 cannot write the answer, 76 not Warren's API, 77 user or permission, 78 address unusable.
+invariant, 66 input cannot be read, 74 cannot write the answer, 76 not Warren's API, 77 user or permission, 78 address unusable.
 
 Example: warrenctl --url http://127.0.0.1:15673 cluster status";
 
@@ -47,6 +63,9 @@ pub struct Connection {
         hide_env_values = true
     )]
     pub password: String,
+    /// CA of the nodes' certificates, in PEM form, for https.
+    #[arg(long, global = true, env = "WARREN_CA", value_name = "FILE")]
+    pub ca: Option<std::path::PathBuf>,
 }
 
 /// Output formats.
@@ -56,6 +75,8 @@ pub enum Format {
     Table,
     /// The API's own JSON, for programs.
     Json,
+    /// Comma-separated values with a heading.
+    Csv,
 }
 
 /// What can be looked at; each noun's verbs are in its own module.
@@ -79,6 +100,55 @@ pub enum Noun {
     /// Bindings.
     #[command(subcommand)]
     Binding(binding::Verb),
+    /// Virtual hosts.
+    #[command(subcommand)]
+    Vhost(vhost::Verb),
+    /// Users, their passwords and tags.
+    #[command(subcommand)]
+    User(user::Verb),
+    /// What users may do in virtual hosts.
+    #[command(subcommand)]
+    Permission(permission::Verb),
+    /// Which routing keys users may use with topic exchanges.
+    #[command(subcommand)]
+    TopicPermission(topic_permission::Verb),
+    /// Arguments for all queues and exchanges whose names match.
+    #[command(subcommand)]
+    Policy(policy::Verb),
+    /// Bounds that operators set to policies.
+    #[command(subcommand)]
+    OperatorPolicy(policy::Verb),
+    /// Global parameters.
+    #[command(subcommand)]
+    Parameter(parameter::Verb),
+    /// Client connections.
+    #[command(subcommand)]
+    Connection(connection::Verb),
+    /// Channels of client connections.
+    #[command(subcommand)]
+    Channel(channel::Verb),
+    /// Consumers.
+    #[command(subcommand)]
+    Consumer(consumer::Verb),
+    /// The nodes' processes.
+    #[command(subcommand)]
+    Node(node::Verb),
+    /// Single messages: for tests and for looking into things.
+    #[command(subcommand)]
+    Message(message::Verb),
+    /// Everything that is declared, as one file.
+    #[command(subcommand)]
+    Definitions(definitions::Verb),
+    /// Run a health check of the node.
+    Check(check::Options),
+    /// Passwords for definitions files.
+    #[command(subcommand)]
+    Password(password::Verb),
+    /// Print completions for a shell.
+    Completions(completions::Options),
+    /// The common commands by rabbitmqctl's names.
+    #[command(flatten)]
+    Alias(alias::Command),
 }
 
 #[cfg(test)]
@@ -89,7 +159,12 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent_and_every_command_has_an_example() {
-        fn leaves(command: &clap::Command, path: &str, found: &mut Vec<String>) {
+        fn leaves(
+            command: &clap::Command,
+            path: &str,
+            global: &[&clap::Id],
+            found: &mut Vec<String>,
+        ) {
             if command.get_subcommands().next().is_none() {
                 let help = command
                     .get_after_help()
@@ -99,16 +174,21 @@ mod tests {
                     help.contains("Example: warrenctl "),
                     "`{path}` has no example in its help"
                 );
+                // Such an argument would take the global one's value.
+                let mut own = command.get_arguments().map(clap::Arg::get_id);
+                let clash = own.find(|id| global.contains(id));
+                assert_eq!(clash, None, "`{path}` has a global option's name");
                 found.push(path.to_owned());
             }
             for sub in command.get_subcommands() {
-                leaves(sub, &format!("{path} {}", sub.get_name()), found);
+                leaves(sub, &format!("{path} {}", sub.get_name()), global, found);
             }
         }
         let command = Arguments::command();
         command.clone().debug_assert();
+        let global: Vec<_> = command.get_arguments().map(|a| a.get_id()).collect();
         let mut found = Vec::new();
-        leaves(&command, "warrenctl", &mut found);
+        leaves(&command, "warrenctl", &global, &mut found);
         assert!(
             found.contains(&"warrenctl routing explain".to_owned()),
             "{found:?}"

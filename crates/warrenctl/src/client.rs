@@ -3,15 +3,20 @@
 //! Every request has a deadline, so a node that hangs is an error and not a silence. The node's own reason for a
 //! refusal (`reason` or `error` in its JSON) is always part of the message.
 
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine as _;
 use serde_json::Value;
+use ureq::tls::{PemItem, RootCerts, TlsConfig};
 
 use crate::cli::Connection;
 use crate::failure::Failure;
 
 const DEADLINE: Duration = Duration::from_secs(10);
+/// The largest answer that is read: definitions can be large.
+const BODY_BYTES_MAX: u64 = 1 << 30;
 
 /// A client of one node.
 pub struct Client {
@@ -22,6 +27,69 @@ pub struct Client {
     user: String,
 }
 
+/// What can be done with a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Method {
+    /// Read.
+    Get,
+    /// Make or replace.
+    Put,
+    /// Do.
+    Post,
+    /// Take away.
+    Delete,
+}
+
+impl Method {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Get => "GET",
+            Self::Put => "PUT",
+            Self::Post => "POST",
+            Self::Delete => "DELETE",
+        }
+    }
+}
+
+/// One request.
+pub struct Request<'a> {
+    /// What is done.
+    pub method: Method,
+    /// Encoded already.
+    pub path: &'a str,
+    /// Not encoded.
+    pub query: &'a [(&'a str, &'a str)],
+    /// More headers.
+    pub headers: &'a [(&'a str, &'a str)],
+    /// JSON.
+    pub body: Option<&'a Value>,
+    /// How long the answer may take.
+    pub deadline: Duration,
+}
+
+impl<'a> Request<'a> {
+    /// A request without anything beside.
+    pub fn of(method: Method, path: &'a str) -> Self {
+        Self {
+            method,
+            path,
+            query: &[],
+            headers: &[],
+            body: None,
+            deadline: DEADLINE,
+        }
+    }
+}
+
+/// An answer as it came.
+pub struct Answer {
+    /// HTTP status.
+    pub status: u16,
+    address: String,
+    /// Body.
+    pub text: String,
+}
+
 impl Client {
     /// A client of the node that the command line names.
     pub fn new(connection: &Connection) -> Result<Self, Failure> {
@@ -29,14 +97,13 @@ impl Client {
         let config = ureq::Agent::config_builder()
             .timeout_global(Some(DEADLINE))
             .http_status_as_error(false)
+            .tls_config(tls(&url, connection.ca.as_deref())?)
             .proxy(None)
             .build();
-        let secret = base64::engine::general_purpose::STANDARD
-            .encode(format!("{}:{}", connection.user, connection.password));
         Ok(Self {
             agent: config.into(),
             url,
-            authorization: format!("Basic {secret}"),
+            authorization: authorization(&connection.user, &connection.password),
             user: connection.user.clone(),
         })
     }
@@ -53,18 +120,84 @@ impl Client {
 
     /// The JSON answer of `GET path?query`. `path` is already encoded (see [`segment`]); `query` is not.
     pub fn get(&self, path: &str, query: &[(&str, &str)]) -> Result<Value, Failure> {
-        let address = format!("{}{path}", self.url);
-        let request = self
-            .agent
-            .get(&address)
+        let answer = self.exchange(&Request {
+            query,
+            ..Request::of(Method::Get, path)
+        })?;
+        self.expected(answer)
+    }
+
+    /// Sends a change; the answer is empty where the API answers nothing.
+    pub fn send(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, Failure> {
+        let answer = self.exchange(&Request {
+            body,
+            ..Request::of(method, path)
+        })?;
+        self.expected(answer)
+    }
+
+    /// A request with more to it; the answer is empty where the API answers nothing.
+    pub fn send_with(&self, request: &Request<'_>) -> Result<Value, Failure> {
+        let answer = self.exchange(request)?;
+        self.expected(answer)
+    }
+
+    /// The same node as another user.
+    pub fn as_user(&self, user: &str, password: &str) -> Self {
+        Self {
+            agent: self.agent.clone(),
+            url: self.url.clone(),
+            authorization: authorization(user, password),
+            user: user.to_owned(),
+        }
+    }
+
+    /// Any request, with the answer as it comes, good or bad.
+    pub fn exchange(&self, request: &Request<'_>) -> Result<Answer, Failure> {
+        let address = format!("{}{}", self.url, request.path);
+        let mut builder = ureq::http::Request::builder()
+            .method(request.method.name())
+            .uri(with_query(&address, request.query))
             .header("Authorization", &self.authorization);
-        let request = request.query_pairs(query.iter().copied());
-        let mut response = request.call().map_err(|error| self.unreachable(&error))?;
+        for (name, value) in request.headers {
+            builder = builder.header(*name, *value);
+        }
+        let bytes = request.body.map(ToString::to_string).unwrap_or_default();
+        if request.body.is_some() {
+            builder = builder.header("Content-Type", "application/json");
+        }
+        let sent = builder.body(bytes).map_err(ureq::Error::Http);
+        let sent = sent.and_then(|sent| {
+            let config = self.agent.configure_request(sent);
+            let config = config.timeout_global(Some(request.deadline));
+            self.agent
+                .run(config.allow_non_standard_methods(true).build())
+        });
+        let mut response = sent.map_err(|error| self.unreachable(&error))?;
         let status = response.status().as_u16();
         let text = response
             .body_mut()
+            .with_config()
+            .limit(BODY_BYTES_MAX)
             .read_to_string()
             .map_err(|error| self.unreachable(&error))?;
+        Ok(Answer {
+            status,
+            address,
+            text,
+        })
+    }
+
+    /// The JSON of an answer that says that all went well.
+    pub fn expected(&self, answer: Answer) -> Result<Value, Failure> {
+        let Answer {
+            status,
+            address,
+            text,
+        } = answer;
+        if matches!(status, 201 | 204) && text.is_empty() {
+            return Ok(Value::Null);
+        }
         let body = serde_json::from_str::<Value>(&text);
         if status == 200 {
             return body.map_err(|error| {
@@ -134,13 +267,65 @@ fn base_url(address: &str) -> Result<String, Failure> {
     let trimmed = || address.trim_end_matches('/').to_owned();
     match address.split_once("://") {
         None if !address.is_empty() => Ok(format!("http://{}", trimmed())),
-        Some(("http", rest)) if !rest.is_empty() => Ok(trimmed()),
-        Some(("https", _)) => Err(Failure::Config(format!(
-            "{address}: the HTTP API is served without TLS; use http:// on the node itself or through a tunnel"
-        ))),
+        Some(("http" | "https", rest)) if !rest.is_empty() => Ok(trimmed()),
         Some(_) | None => Err(Failure::Config(format!(
-            "'{address}' is no HTTP address; use http://HOST:PORT in --url or WARREN_URL"
+            "'{address}' is no HTTP address; use http://HOST:PORT or https://HOST:PORT in --url or WARREN_URL"
         ))),
+    }
+}
+
+fn authorization(user: &str, password: &str) -> String {
+    let secret = base64::engine::general_purpose::STANDARD.encode(format!("{user}:{password}"));
+    format!("Basic {secret}")
+}
+
+/// Whom to trust over HTTPS: the CA that the command line names, and nobody else.
+fn tls(url: &str, ca: Option<&Path>) -> Result<TlsConfig, Failure> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = TlsConfig::builder().unversioned_rustls_crypto_provider(provider);
+    let Some(path) = ca else {
+        if url.starts_with("https:") {
+            return Err(Failure::Config(format!(
+                "{url}: name the file with the CA of the nodes' certificates in --ca or WARREN_CA"
+            )));
+        }
+        return Ok(builder.build());
+    };
+    let unusable = |problem: String| {
+        Failure::Config(format!(
+            "the CA in {} cannot be used: {problem}",
+            path.display()
+        ))
+    };
+    let pem = std::fs::read(path).map_err(|error| unusable(error.to_string()))?;
+    let mut roots = Vec::new();
+    for item in ureq::tls::parse_pem(&pem) {
+        let item = item.map_err(|error| unusable(error.to_string()))?;
+        let PemItem::Certificate(certificate) = item else {
+            return Err(unusable(
+                "there is something beside certificates in it".into(),
+            ));
+        };
+        roots.push(certificate);
+    }
+    if roots.is_empty() {
+        return Err(unusable("there is no certificate in PEM form in it".into()));
+    }
+    Ok(builder
+        .root_certs(RootCerts::Specific(Arc::new(roots)))
+        .build())
+}
+
+/// An address with its query.
+fn with_query(address: &str, query: &[(&str, &str)]) -> String {
+    let pairs = query
+        .iter()
+        .map(|(name, value)| format!("{}={}", segment(name), segment(value)));
+    let pairs: Vec<String> = pairs.collect();
+    if pairs.is_empty() {
+        address.to_owned()
+    } else {
+        format!("{address}?{}", pairs.join("&"))
     }
 }
 
@@ -188,13 +373,41 @@ mod tests {
             base_url("http://node1:15672/"),
             Ok("http://node1:15672".to_owned())
         );
-        for bad in ["https://node1:15672", "ftp://node1", "http://", ""] {
+        assert_eq!(
+            base_url("https://node1:15671"),
+            Ok("https://node1:15671".to_owned())
+        );
+        for bad in ["ftp://node1", "http://", "https://", ""] {
             assert_eq!(
                 base_url(bad).map_err(|failure| failure.exit_code()),
                 Err(78),
                 "{bad}"
             );
         }
+    }
+
+    #[test]
+    fn https_needs_a_ca() {
+        let file = std::path::Path::new("/nonexistent/ca.pem");
+        for (url, ca, usable) in [
+            ("http://n", None, true),
+            ("https://n", None, false),
+            ("https://n", Some(file), false),
+        ] {
+            let code = tls(url, ca)
+                .map(drop)
+                .map_err(|failure| failure.exit_code());
+            assert_eq!(code, if usable { Ok(()) } else { Err(78) }, "{url} {ca:?}");
+        }
+    }
+
+    #[test]
+    fn queries_are_encoded() {
+        assert_eq!(with_query("http://n/a", &[]), "http://n/a");
+        assert_eq!(
+            with_query("http://n/a", &[("k", "a b&c"), ("l", "/")]),
+            "http://n/a?k=a%20b%26c&l=%2F"
+        );
     }
 
     #[test]

@@ -24,6 +24,15 @@ pub enum Failure {
     /// The address of the node is unusable as it was given.
     #[error("{0}")]
     Config(String),
+    /// The command line asks for something that does not fit together, or was not confirmed.
+    #[error("{0}")]
+    Usage(String),
+    /// Something that the command needs from this machine cannot be read.
+    #[error("{0}")]
+    Input(String),
+    /// A health check has failed.
+    #[error("{0}")]
+    Unhealthy(String),
     /// The answer could not be written to standard output.
     #[error("cannot write the answer: {0}")]
     Output(String),
@@ -33,8 +42,10 @@ impl Failure {
     /// The process exit code for this failure.
     pub fn exit_code(&self) -> u8 {
         match self {
+            Self::Usage(_) => EX_USAGE,
             Self::Data(_) => 65,
-            Self::Unavailable(_) => 69,
+            Self::Input(_) => 66,
+            Self::Unavailable(_) | Self::Unhealthy(_) => 69,
             Self::Software(_) => 70,
             Self::Output(_) => 74,
             Self::Protocol(_) => 76,
@@ -52,8 +63,11 @@ mod tests {
     fn exit_codes_are_those_of_sysexits() {
         let text = String::new;
         let codes = [
+            Failure::Usage(text()),
             Failure::Data(text()),
+            Failure::Input(text()),
             Failure::Unavailable(text()),
+            Failure::Unhealthy(text()),
             Failure::Software(text()),
             Failure::Output(text()),
             Failure::Protocol(text()),
@@ -61,6 +75,6 @@ mod tests {
             Failure::Config(text()),
         ]
         .map(|failure| failure.exit_code());
-        assert_eq!(codes, [65, 69, 70, 74, 76, 77, 78]);
+        assert_eq!(codes, [64, 65, 66, 69, 69, 70, 74, 76, 77, 78]);
     }
 }

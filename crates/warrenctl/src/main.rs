@@ -2,7 +2,7 @@
 //!
 //! Flow: [`cli`] parses the command line, one module under [`commands`] per noun asks the node's HTTP API
 //! through [`client`], [`output`] prints a table or JSON, and [`failure`] turns what went wrong into one
-//! message and one exit code of `sysexits.h`. Nothing here keeps state or changes anything by itself.
+//! message and one exit code of `sysexits.h`. Nothing here keeps state; what cannot be undone asks first.
 
 mod cli;
 mod client;

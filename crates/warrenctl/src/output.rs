@@ -35,7 +35,7 @@ impl Table {
             table.row(
                 columns
                     .iter()
-                    .map(|column| object.get(column).unwrap_or(&Value::Null)),
+                    .map(|column| field(object, column).unwrap_or(&Value::Null)),
             );
         }
         table
@@ -176,12 +176,120 @@ fn flat_columns(items: &[Value]) -> Option<Vec<&str>> {
     (!columns.is_empty()).then_some(columns)
 }
 
+/// Prints a list: `columns` are those of a table, and narrow JSON only if they were `chosen`.
+pub fn list(
+    format: Format,
+    rows: &[Value],
+    columns: &[&str],
+    chosen: bool,
+    quiet: bool,
+) -> Result<(), Failure> {
+    let text = match format {
+        Format::Json if !chosen => format!("{:#}\n", Value::Array(rows.to_vec())),
+        Format::Json => {
+            let narrowed = rows.iter().map(|row| {
+                let fields = columns.iter().map(|column| {
+                    let value = field(row, column).cloned().unwrap_or_default();
+                    ((*column).to_owned(), value)
+                });
+                Value::Object(fields.collect())
+            });
+            format!("{:#}\n", Value::Array(narrowed.collect()))
+        }
+        Format::Table => {
+            let table = Table::of(columns, rows).to_string();
+            let headed = table.split_inclusive('\n');
+            headed.skip(usize::from(quiet)).collect()
+        }
+        Format::Csv => csv(columns, rows, quiet),
+    };
+    write(&text)
+}
+
+/// A field, also of an object within, as `queue.name`.
+pub fn field<'a>(row: &'a Value, path: &str) -> Option<&'a Value> {
+    row.get(path)
+        .or_else(|| path.split('.').try_fold(row, |value, key| value.get(key)))
+}
+
+/// Sorts rows by a column: numbers by size, all else as it is shown. A minus turns the order round.
+pub fn sort(rows: &mut [Value], by: &str) {
+    let (reverse, column) = match by.strip_prefix('-') {
+        Some(column) => (true, column),
+        None => (false, by),
+    };
+    rows.sort_by(|a, b| {
+        let (a, b) = (field(a, column), field(b, column));
+        let numbers = (a.and_then(Value::as_f64), b.and_then(Value::as_f64));
+        let order = match numbers {
+            (Some(a), Some(b)) => a.total_cmp(&b),
+            (None, None) => text(a).cmp(&text(b)),
+            (a, b) => a.is_some().cmp(&b.is_some()),
+        };
+        if reverse { order.reverse() } else { order }
+    });
+}
+
+fn text(value: Option<&Value>) -> String {
+    match value {
+        None | Some(Value::Null) => String::new(),
+        Some(Value::String(text)) => text.clone(),
+        Some(other) => other.to_string(),
+    }
+}
+
+/// RFC 4180, with what has structure as JSON.
+fn csv(columns: &[&str], rows: &[Value], quiet: bool) -> String {
+    let quoted = |text: String| {
+        if text.contains([',', '"', '\n', '\r']) {
+            format!("\"{}\"", text.replace('"', "\"\""))
+        } else {
+            text
+        }
+    };
+    let line = |cells: Vec<String>| {
+        let cells: Vec<String> = cells.into_iter().map(quoted).collect();
+        format!("{}\r\n", cells.join(","))
+    };
+    let heading = columns.iter().map(ToString::to_string).collect();
+    let mut out = if quiet { String::new() } else { line(heading) };
+    for row in rows {
+        let cells = columns.iter().map(|column| text(field(row, column)));
+        out.push_str(&line(cells.collect()));
+    }
+    out
+}
+
 /// Prints `value` as JSON, or what `table` makes of it.
 pub fn print(format: Format, value: &Value, table: impl FnOnce() -> String) -> Result<(), Failure> {
     let text = match format {
         Format::Json => format!("{value:#}\n"),
         Format::Table => table(),
+        Format::Csv => match value {
+            Value::Object(fields) => {
+                let pairs = fields.iter().map(|(name, value)| {
+                    Value::Object(
+                        [
+                            ("field".to_owned(), name.as_str().into()),
+                            ("value".to_owned(), value.clone()),
+                        ]
+                        .into_iter()
+                        .collect(),
+                    )
+                });
+                csv(&["field", "value"], &pairs.collect::<Vec<_>>(), false)
+            }
+            Value::Array(rows) => csv(&flat_columns(rows).unwrap_or_default(), rows, false),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {
+                format!("{}\r\n", text(Some(value)))
+            }
+        },
     };
+    write(&text)
+}
+
+/// Writes to standard output.
+pub fn write(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         // A reader that has seen enough, such as `head`, is no failure.
@@ -209,6 +317,35 @@ mod tests {
             table,
             "name    messages  durable\na          12000  yes\norders         7  no\n"
         );
+    }
+
+    #[test]
+    fn rows_are_sorted_by_number_or_text() {
+        let names = |by: &str| {
+            let mut rows = vec![
+                json!({"name": "b", "n": 10, "q": {"m": 1}}),
+                json!({"name": "a", "n": 9, "q": {"m": 2}}),
+                json!({"name": "c"}),
+            ];
+            sort(&mut rows, by);
+            let names = rows.iter().map(|row| text(row.get("name")));
+            names.collect::<Vec<_>>().concat()
+        };
+        assert_eq!(
+            [names("name"), names("n"), names("-n"), names("-q.m")],
+            ["abc", "cab", "bac", "abc"]
+        );
+    }
+
+    #[test]
+    fn csv_is_quoted_where_it_must_be() {
+        let rows = [
+            json!({"a": "x,\"y\"", "b": {"c": 1}, "d": true}),
+            json!({"a": "1\n2"}),
+        ];
+        let expected = "a,b.c,d,e\r\n\"x,\"\"y\"\"\",1,true,\r\n\"1\n2\",,,\r\n";
+        assert_eq!(csv(&["a", "b.c", "d", "e"], &rows, false), expected);
+        assert_eq!(csv(&["d"], &rows[..1], true), "true\r\n");
     }
 
     #[test]

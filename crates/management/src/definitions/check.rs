@@ -69,8 +69,11 @@ async fn context(node: &Node, definitions: &Definitions) -> Vec<Command> {
         let vhosts = table.vhosts().map(str::to_owned);
         live.commands
             .extend(vhosts.map(|name| Command::PutVhost { name }));
-        let named = definitions.permissions.iter();
-        let users = named.filter_map(|permission| table.user(&permission.user).cloned());
+        let named = definitions.permissions.iter().map(|p| &p.user);
+        let topics = definitions.topic_permissions.iter().map(|p| &p.user);
+        let users = named
+            .chain(topics)
+            .filter_map(|user| table.user(user).cloned());
         live.commands.extend(users.map(Command::PutUser));
     }
     for exchange in &definitions.exchanges {
@@ -175,6 +178,14 @@ fn commands(definitions: &Definitions, session: SessionId) -> Vec<Command> {
         )
         .chain(queues.map(|queue| Command::DeclareQueue(queue.at(SHARD, session))))
         .chain(definitions.bindings.iter().cloned().map(Command::Bind))
+        .chain(
+            definitions
+                .topic_permissions
+                .iter()
+                .cloned()
+                .map(Command::SetTopicPermission),
+        )
+        .chain(definitions.policies.iter().cloned().map(Command::PutPolicy))
         .collect()
 }
 
@@ -200,6 +211,13 @@ fn described(command: &Command) -> String {
                 binding.source, binding.vhost
             )
         }
+        Command::SetTopicPermission(permission) => format!(
+            "the topic permission of user '{}' in vhost '{}'",
+            permission.user, permission.vhost
+        ),
+        Command::PutPolicy(policy) => {
+            format!("policy '{}' in vhost '{}'", policy.name, policy.vhost)
+        }
         Command::FoundCluster { .. }
         | Command::NodeUp(_)
         | Command::NodeDown { .. }
@@ -212,6 +230,10 @@ fn described(command: &Command) -> String {
         | Command::Unbind(_)
         | Command::SessionClosed { .. }
         | Command::MoveShard { .. }
-        | Command::PlaceShards { .. } => format!("{command:?}"),
+        | Command::PlaceShards { .. }
+        | Command::ClearTopicPermissions { .. }
+        | Command::DeletePolicy { .. }
+        | Command::PutGlobalParameter { .. }
+        | Command::DeleteGlobalParameter { .. } => format!("{command:?}"),
     }
 }

@@ -7,7 +7,7 @@ use super::put_arguments;
 use crate::access::Access;
 use crate::error::Error;
 use crate::extract::Names;
-use crate::{CHUNK, Shared, permissions, users};
+use crate::{CHUNK, Shared, globals, permissions, policies, topic_permissions, users};
 use axum::extract::State;
 use axum::{Extension, Json};
 use serde_json::{Value, json};
@@ -22,6 +22,8 @@ struct Lists {
     exchanges: Vec<Value>,
     queues: Vec<Value>,
     bindings: Vec<Value>,
+    policies: Vec<Value>,
+    parameters: Vec<Value>,
 }
 
 /// All that the cluster has.
@@ -37,8 +39,8 @@ pub(crate) async fn all(
             "users": table.users().map(users::described).collect::<Vec<_>>(),
             "vhosts": vhosts.iter().map(|name| json!({"name": name})).collect::<Vec<_>>(),
             "permissions": table.permissions().map(permissions::described).collect::<Vec<_>>(),
-            "topic_permissions": [],
-            "global_parameters": [],
+            "topic_permissions": table.topic_permissions().map(topic_permissions::described).collect::<Vec<_>>(),
+            "global_parameters": table.global_parameters().map(globals::described).collect::<Vec<_>>(),
         });
         (answer, vhosts)
     };
@@ -78,6 +80,20 @@ impl Lists {
             }
             into.push(row);
         };
+        {
+            let table = node.metadata().table().read();
+            let of_kind = |operator| table.policies(vhost, operator);
+            let narrowed = |mut row: Value| {
+                if let Some(fields) = row.as_object_mut().filter(|_| !say_vhost) {
+                    fields.remove("vhost");
+                }
+                row
+            };
+            let user = of_kind(false).map(policies::described);
+            self.policies.extend(user.map(narrowed));
+            let operator = of_kind(true).map(policies::as_parameter);
+            self.parameters.extend(operator.map(narrowed));
+        }
         let mut sources = BTreeSet::new();
         for exchange in node.metadata().table().read().exchanges(vhost) {
             sources.insert(exchange.name.to_owned());
@@ -137,8 +153,8 @@ impl Lists {
         answer["rabbitmq_version"] = version.into();
         answer["product_name"] = "Warren".into();
         answer["product_version"] = env!("CARGO_PKG_VERSION").into();
-        answer["parameters"] = json!([]);
-        answer["policies"] = json!([]);
+        answer["parameters"] = self.parameters.into();
+        answer["policies"] = self.policies.into();
         answer["exchanges"] = self.exchanges.into();
         answer["queues"] = self.queues.into();
         answer["bindings"] = self.bindings.into();

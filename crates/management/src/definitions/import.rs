@@ -12,10 +12,12 @@ use crate::bounds::Bounds;
 use crate::error::Error;
 use crate::extract::{Body, Names, Parameters};
 use crate::{Shared, change, queues};
-use axum::Extension;
 use axum::extract::State;
 use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use futures::future::join_all;
+use serde_json::{Value, json};
 use std::sync::Arc;
 use warren_model::Command;
 use warren_node::Node;
@@ -29,7 +31,7 @@ pub(crate) async fn all(
     Extension(bounds): Extension<Bounds>,
     parameters: Parameters,
     body: Body,
-) -> Result<StatusCode, Error> {
+) -> Result<Response, Error> {
     imported(&node, &bounds, None, &parameters, body).await
 }
 
@@ -41,7 +43,7 @@ pub(crate) async fn vhost(
     Names(vhost): Names<String>,
     parameters: Parameters,
     body: Body,
-) -> Result<StatusCode, Error> {
+) -> Result<Response, Error> {
     access.vhost(&node.metadata().table().read(), &vhost)?;
     imported(&node, &bounds, Some(&vhost), &parameters, body).await
 }
@@ -52,7 +54,7 @@ async fn imported(
     vhost: Option<&str>,
     parameters: &Parameters,
     body: Body,
-) -> Result<StatusCode, Error> {
+) -> Result<Response, Error> {
     let permit = bounds.import()?;
     let ignored: Vec<&str> = parameters
         .get("ignore")
@@ -61,6 +63,9 @@ async fn imported(
         .collect();
     let definitions = read::definitions(node, body, vhost, &ignored)?;
     check(node, &definitions).await?;
+    if parameters.is_true("dry_run") {
+        return Ok(Json(counted(&definitions)).into_response());
+    }
     let node = node.clone();
     let task = tokio::spawn(async move {
         let result = carry_out(&node, definitions).await;
@@ -68,9 +73,24 @@ async fn imported(
         result
     });
     match task.await {
-        Ok(result) => result.map(|()| StatusCode::NO_CONTENT),
+        Ok(result) => result.map(|()| StatusCode::NO_CONTENT.into_response()),
         Err(_) => Err(Error::unavailable("the import was stopped: import again")),
     }
+}
+
+/// What an import would declare; all of it can be, as things stand.
+fn counted(definitions: &Definitions) -> Value {
+    json!({
+        "vhosts": definitions.vhosts.len(),
+        "users": definitions.users.len(),
+        "permissions": definitions.permissions.len(),
+        "exchanges": definitions.exchanges.len(),
+        "queues": definitions.queues.len(),
+        "bindings": definitions.bindings.len(),
+        "policies": definitions.policies.len(),
+        "global_parameters": definitions.globals.len(),
+        "topic_permissions": definitions.topic_permissions.len(),
+    })
 }
 
 async fn carry_out(node: &Node, definitions: Definitions) -> Result<(), Error> {
@@ -81,19 +101,29 @@ async fn carry_out(node: &Node, definitions: Definitions) -> Result<(), Error> {
         exchanges,
         queues,
         bindings,
+        policies,
+        globals,
+        topic_permissions,
     } = definitions;
     let put_vhost = |name| Command::PutVhost { name };
     propose(node, vhosts.into_iter().map(put_vhost).collect()).await?;
     propose(node, users.into_iter().map(Command::PutUser).collect()).await?;
     let permissions = permissions.into_iter().map(Command::SetPermission);
     propose(node, permissions.collect()).await?;
+    let topic_permissions = topic_permissions
+        .into_iter()
+        .map(Command::SetTopicPermission);
+    propose(node, topic_permissions.collect()).await?;
     let exchanges = exchanges.into_iter().map(Command::DeclareExchange);
     propose(node, exchanges.collect()).await?;
     for chunk in queues.chunks(PROPOSALS) {
         let declared = chunk.iter().map(|queue| queues::declare(node, queue));
         all_well(join_all(declared).await)?;
     }
-    propose(node, bindings.into_iter().map(Command::Bind).collect()).await
+    propose(node, bindings.into_iter().map(Command::Bind).collect()).await?;
+    let put_global = |(name, value)| Command::PutGlobalParameter { name, value };
+    propose(node, globals.into_iter().map(put_global).collect()).await?;
+    propose(node, policies.into_iter().map(Command::PutPolicy).collect()).await
 }
 
 async fn propose(node: &Node, commands: Vec<Command>) -> Result<(), Error> {

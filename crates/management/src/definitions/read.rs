@@ -6,15 +6,24 @@
 use super::arguments;
 use crate::error::Error;
 use crate::extract::Body;
+use crate::policies::Kind;
 use crate::queues::NewQueue;
-use crate::{check_name, permissions, users};
+use crate::{check_name, globals, permissions, policies, topic_permissions, users};
 use serde_json::Value;
 use std::collections::BTreeMap;
-use warren_model::command::{Binding, DeclareExchange, Destination, Permission, User};
+use warren_model::command::{
+    Binding, DeclareExchange, Destination, Permission, Policy, TopicPermission, User,
+};
 use warren_node::Node;
 
 /// Lists that an import of one virtual host has no use for.
-const CLUSTER_WIDE: [&str; 3] = ["users", "vhosts", "permissions"];
+const CLUSTER_WIDE: [&str; 5] = [
+    "topic_permissions",
+    "users",
+    "vhosts",
+    "permissions",
+    "global_parameters",
+];
 /// Global parameters that say which cluster an export is from.
 const ABOUT_THE_CLUSTER: [&str; 3] = ["cluster_name", "internal_cluster_id", "cluster_tags"];
 
@@ -27,6 +36,9 @@ pub(super) struct Definitions {
     pub(super) exchanges: Vec<DeclareExchange>,
     pub(super) queues: Vec<NewQueue>,
     pub(super) bindings: Vec<Binding>,
+    pub(super) policies: Vec<Policy>,
+    pub(super) globals: Vec<(String, String)>,
+    pub(super) topic_permissions: Vec<TopicPermission>,
 }
 
 struct Reader<'a> {
@@ -57,7 +69,19 @@ pub(super) fn definitions(
             reader.note(name);
         }
     }
+    let operators = reader.take_operator_policies()?;
     let definitions = Definitions {
+        topic_permissions: reader.list("topic_permissions", |body| {
+            topic_permissions::read(named(body, "user")?, named(body, "vhost")?, body)
+        })?,
+        globals: reader.list_of("global_parameters", is_of_the_cluster, globals::read)?,
+        policies: {
+            let mut all = reader.list("policies", |body| {
+                policies::read(Kind::Policy, named(body, "vhost")?, name(body)?, body)
+            })?;
+            all.extend(operators);
+            all
+        },
         vhosts: reader.list("vhosts", vhost_name)?,
         users: reader.list("users", |body| user(node, body))?,
         permissions: reader.list("permissions", |body| {
@@ -82,6 +106,16 @@ impl Reader<'_> {
         list: &str,
         read: impl Fn(&Body) -> Result<T, Error>,
     ) -> Result<Vec<T>, Error> {
+        self.list_of(list, |_| false, read)
+    }
+
+    /// The same without items that mean nothing elsewhere.
+    fn list_of<T>(
+        &mut self,
+        list: &str,
+        passed_over: impl Fn(&Value) -> bool,
+        read: impl Fn(&Body) -> Result<T, Error>,
+    ) -> Result<Vec<T>, Error> {
         let items = match self.lists.remove(list) {
             None | Some(Value::Null) => return Ok(Vec::new()),
             Some(Value::Array(items)) => items,
@@ -93,6 +127,9 @@ impl Reader<'_> {
         };
         let mut all = Vec::with_capacity(items.len());
         for (position, item) in items.into_iter().enumerate() {
+            if passed_over(&item) {
+                continue;
+            }
             let one = self.item(item).and_then(|body| {
                 if body.0.get("limits").is_some_and(is_something) {
                     *self.left_out.entry("limits".into()).or_default() += 1;
@@ -102,6 +139,26 @@ impl Reader<'_> {
             all.push(one.map_err(|error| error.within(&format!("{list}[{position}]")))?);
         }
         Ok(all)
+    }
+
+    /// The parameters that operator policies are, in RabbitMQ's exports; what remains has no equivalent.
+    fn take_operator_policies(&mut self) -> Result<Vec<Policy>, Error> {
+        let Some(Value::Array(items)) = self.lists.get_mut("parameters") else {
+            return Ok(Vec::new());
+        };
+        let is_operator = |item: &mut Value| item["component"] == policies::OPERATOR_COMPONENT;
+        let taken: Vec<Value> = items.extract_if(.., is_operator).collect();
+        let read = |item| {
+            let body = self.item(item)?;
+            let (vhost, name) = (named(&body, "vhost")?, name(&body)?);
+            let value = body.0.get("value").cloned().unwrap_or_default();
+            let Value::Object(value) = value else {
+                return Err(Error::bad_request("its value must be an object"));
+            };
+            policies::read(Kind::Operator, vhost, name, &Body(value))
+        };
+        let all = taken.into_iter().map(read).collect::<Result<_, _>>();
+        all.map_err(|error: Error| error.within("parameters"))
     }
 
     /// An item, with its virtual host.
@@ -124,15 +181,10 @@ impl Reader<'_> {
 
     /// Notes a list that has no equivalent, and takes it away.
     fn note(&mut self, name: &str) {
-        if let Some(Value::Array(mut items)) = self.lists.remove(name) {
-            if name == "global_parameters" {
-                items.retain(|item| {
-                    !ABOUT_THE_CLUSTER.contains(&item["name"].as_str().unwrap_or_default())
-                });
-            }
-            if !items.is_empty() {
-                self.left_out.insert(name.to_owned(), items.len());
-            }
+        if let Some(Value::Array(items)) = self.lists.remove(name)
+            && !items.is_empty()
+        {
+            self.left_out.insert(name.to_owned(), items.len());
         }
     }
 
@@ -157,6 +209,11 @@ impl Reader<'_> {
             list(&|(name, _)| name.clone(), ","),
         )))
     }
+}
+
+/// What a cluster says of itself is not another one's.
+fn is_of_the_cluster(item: &Value) -> bool {
+    ABOUT_THE_CLUSTER.contains(&item["name"].as_str().unwrap_or_default())
 }
 
 fn is_something(value: &Value) -> bool {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
-use warren_node::Node;
+use warren_node::{Node, Origin};
 use warren_protocol::{
     ConnectionOpen, ConnectionStartOk, ConnectionTuneOk, FrameKind, Method, PROTOCOL_HEADER,
     ShortStr, Table, parse_frame,
@@ -19,8 +19,18 @@ pub struct Amqp {
 impl Amqp {
     /// Logs in as guest, to the virtual host `/`, and opens channel 1.
     pub async fn open(node: &Arc<Node>) -> Self {
+        Self::open_from(node, "127.0.0.1:5").await
+    }
+
+    /// The same from this address, to the node's own.
+    pub async fn open_from(node: &Arc<Node>, peer: &str) -> Self {
         let (stream, far) = tokio::io::duplex(1 << 16);
-        tokio::spawn(node.clone().serve(far, "127.0.0.1:5".parse().unwrap()));
+        let origin = Origin {
+            peer: peer.parse().unwrap(),
+            local: Some("127.0.0.1:5672".parse().unwrap()),
+            tls: None,
+        };
+        tokio::spawn(node.clone().serve_from(far, origin));
         let mut amqp = Self {
             stream,
             incoming: Vec::new(),
@@ -28,7 +38,7 @@ impl Amqp {
         amqp.stream.write_all(&PROTOCOL_HEADER).await.unwrap();
         amqp.expect("connection.start").await;
         let start_ok = ConnectionStartOk {
-            client_properties: Table::EMPTY,
+            client_properties: Table::parse(b"\x0fconnection_nameS\0\0\0\x01n").unwrap(),
             mechanism: "PLAIN".into(),
             response: b"\0guest\0guest",
             locale: "en_US".into(),
@@ -56,10 +66,37 @@ impl Amqp {
         self.expect(reply).await;
     }
 
-    async fn send<'a>(&mut self, channel: u16, method: impl Into<Method<'a>>) {
+    pub async fn send<'a>(&mut self, channel: u16, method: impl Into<Method<'a>>) {
         let mut bytes = Vec::new();
         method.into().write(channel, &mut bytes);
         self.stream.write_all(&bytes).await.unwrap();
+    }
+
+    /// Sends what is written already.
+    pub async fn write(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).await.unwrap();
+    }
+
+    /// Waits for this method on any channel, and leaves out all frames before it.
+    pub async fn wait_for(&mut self, name: &str) -> String {
+        loop {
+            if let Some(frame) = parse_frame(&self.incoming, 0).unwrap() {
+                let method = (frame.kind == FrameKind::Method)
+                    .then(|| Method::decode(frame.payload).unwrap());
+                let found = method
+                    .filter(|m| m.name() == name)
+                    .map(|m| format!("{m:?}"));
+                let length = frame.wire_len();
+                self.incoming.drain(..length);
+                match found {
+                    Some(found) => return found,
+                    None => continue,
+                }
+            }
+            let read = self.stream.read_buf(&mut self.incoming);
+            let read = tokio::time::timeout(DEADLINE, read).await;
+            assert_ne!(read.expect(name).unwrap(), 0, "closed before {name}");
+        }
     }
 
     async fn expect(&mut self, name: &str) {

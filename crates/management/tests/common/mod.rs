@@ -67,11 +67,13 @@ async fn start_with(peers: &[&str], settings: Settings) -> Arc<Node> {
         address: own.address.clone(),
         amqp: "127.0.0.1:5672".into(),
         http: "127.0.0.1:15672".into(),
+        listeners: Vec::new(),
         peers: std::iter::once(own.clone()).chain(others).collect(),
         shards: 8,
         tls: tls("node1"),
         seed: None,
         settings,
+        free_disk: None,
         first_user: Some(("guest".into(), "guest".into())),
     };
     Node::start(
@@ -91,6 +93,7 @@ pub struct Api {
     router: Router,
     authorization: Option<String>,
     peer: Option<SocketAddr>,
+    header: Option<(String, String)>,
 }
 
 /// The API of a node that routes.
@@ -108,13 +111,14 @@ pub async fn ready_with(settings: Settings) -> Api {
     );
     // The founder's user comes after its lease.
     let until = tokio::time::Instant::now() + DEADLINE;
-    while node
-        .metadata()
-        .table()
-        .read()
-        .permission("guest", "/")
-        .is_none()
-    {
+    // Then its shards get their leaders.
+    let is_ready = || {
+        let table = node.metadata().table().read();
+        let ownership = node.ownership(&table);
+        let led = ownership.shards() > 0 && ownership.of_shards().all(|leader| leader.is_some());
+        led && table.permission("guest", "/").is_some()
+    };
+    while !is_ready() {
         assert!(tokio::time::Instant::now() < until, "guest is made");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -128,6 +132,7 @@ impl Api {
             node,
             authorization: None,
             peer: Some("127.0.0.1:40000".parse().unwrap()),
+            header: None,
         }
         .user("guest", "guest")
     }
@@ -162,6 +167,9 @@ impl Api {
             .uri(format!("/api/{path}"));
         if let Some(authorization) = &self.authorization {
             request = request.header("authorization", authorization);
+        }
+        if let Some((name, value)) = &self.header {
+            request = request.header(name, value);
         }
         if let Some(peer) = self.peer {
             request = request.extension(ConnectInfo(peer));
@@ -220,5 +228,33 @@ impl Api {
 
     pub async fn delete(&self, path: &str) -> u16 {
         self.send(Method::DELETE, path, "").await.0.as_u16()
+    }
+
+    /// A DELETE with a header.
+    pub async fn delete_with(&self, path: &str, header: &str, value: &str) -> u16 {
+        let mut api = self.clone();
+        api.header = Some((header.to_owned(), value.to_owned()));
+        api.delete(path).await
+    }
+
+    /// Status and body of a GET of a whole path.
+    pub async fn raw(&self, path: &str) -> (u16, String) {
+        let mut request = Request::builder().uri(path);
+        if let Some(authorization) = &self.authorization {
+            request = request.header("authorization", authorization);
+        }
+        let request = request.body(Body::empty()).unwrap();
+        let response = self.router.clone().oneshot(request).await.unwrap();
+        let (head, body) = response.into_parts();
+        let bytes = body.collect().await.unwrap().to_bytes();
+        let text = String::from_utf8(bytes.to_vec()).unwrap();
+        (head.status.as_u16(), text)
+    }
+
+    /// The text at a whole path.
+    pub async fn text(&self, path: &str) -> String {
+        let (status, text) = self.raw(path).await;
+        assert_eq!(status, 200, "{path}: {text}");
+        text
     }
 }

@@ -29,6 +29,10 @@ impl Host for Client {
         self.node.authenticate(user, password, self.peer)
     }
 
+    fn admit(&mut self, user: &str) -> Result<(), String> {
+        self.node.admit(user, self.peer)
+    }
+
     fn open_vhost(&mut self, user: &str, vhost: &str) -> Result<(), Refusal> {
         let table = self.node.metadata().table().read();
         if !table.vhost_exists(vhost) {
@@ -354,7 +358,15 @@ impl Client {
             Destination::Queue(name) => self.may(Access::Write, "queue", name)?,
             Destination::Exchange(name) => self.may(Access::Write, "exchange", name)?,
         }
-        self.may(Access::Read, "exchange", &command.source)
+        self.may(Access::Read, "exchange", &command.source)?;
+        self.permissions.check_topic(
+            &self.node.metadata().table().read(),
+            &self.user,
+            &self.vhost,
+            Access::Read,
+            &command.source,
+            &command.key,
+        )
     }
 
     /// What the look-ups before a request have not checked.

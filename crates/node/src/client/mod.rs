@@ -14,6 +14,7 @@ use crate::connection::Inbox;
 use crate::node::{Node, UnderWay};
 use crate::owners::Address;
 use crate::permissions::Permissions;
+use crate::registry::ConsumerInfo;
 use crate::routes::RouteCache;
 use crate::wire::{Ask, Call, ConsumerCall, Deliveries, Item, Settled, ShardBatch, ToOwner};
 use hashbrown::HashMap;
@@ -39,7 +40,7 @@ const RETRY_PAUSE: Duration = Duration::from_millis(50);
 const ATTACHMENT_SHIFT: u32 = 48;
 
 /// A publish to a replicated queue, or its settlement, may be under way for so long before the client is told that nobody knows what became of it.
-const OUTCOME_DEADLINE: Duration = Duration::from_secs(30);
+const OUTCOME_DEADLINE: Duration = Duration::from_secs(15);
 
 /// Where a batch goes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -50,13 +51,16 @@ enum Target {
     Shard(ShardId),
 }
 
+/// Which items of a batch are publishes to be confirmed: item, channel, sequence.
+type Confirms = Vec<(u32, u16, u64)>;
+
 /// What goes to one lane or shard.
 struct Outgoing {
     target: Target,
     block: Vec<u8>,
     items: Vec<Item>,
     /// Which items are publishes to be confirmed: item, channel, sequence.
-    confirms: Vec<(u32, u16, u64)>,
+    confirms: Confirms,
     settled: Vec<Settled>,
 }
 
@@ -64,13 +68,13 @@ struct Outgoing {
 struct InFlight {
     node: NodeId,
     bytes: usize,
-    confirms: Vec<(u32, u16, u64)>,
+    confirms: Confirms,
 }
 
 /// A batch for a shard without an outcome yet.
 struct ShardInFlight {
     batch: ShardBatch,
-    confirms: Vec<(u32, u16, u64)>,
+    confirms: Confirms,
     since: Instant,
     /// It was sent to a leader, so nobody but the log knows whether it counts.
     sent: bool,
@@ -205,6 +209,11 @@ impl Client {
         }
     }
 
+    /// The session's number.
+    pub(crate) fn number(&self) -> u64 {
+        self.id.number
+    }
+
     pub(crate) fn in_flight_bytes(&self) -> usize {
         self.in_flight_bytes
     }
@@ -257,6 +266,25 @@ impl Client {
                 }
             }
         }
+    }
+
+    /// The session's consumers, for operators.
+    pub(crate) fn consumers(&self, session: &Session) -> Vec<ConsumerInfo> {
+        let known = session.consumers();
+        known
+            .filter_map(|consumer| {
+                let attachment = self.attachments.get(&consumer.number)?;
+                Some(ConsumerInfo {
+                    channel: consumer.channel,
+                    tag: String::from_utf8_lossy(consumer.tag).into_owned(),
+                    queue: attachment.queue.id.0,
+                    acks: !consumer.no_ack,
+                    exclusive: attachment.subscription.exclusive,
+                    prefetch: attachment.subscription.prefetch,
+                    active: attachment.address.is_some(),
+                })
+            })
+            .collect()
     }
 
     pub(crate) fn cancelled(&mut self, session: &mut Session, consumer: u32) {

@@ -1,6 +1,8 @@
 //! The publish path of a session: routes, batches, outcomes.
 
-use super::{BATCH_BYTES, Client, InFlight, OUTCOME_DEADLINE, Outgoing, ShardInFlight, Target};
+use super::{
+    BATCH_BYTES, Client, Confirms, InFlight, OUTCOME_DEADLINE, Outgoing, ShardInFlight, Target,
+};
 use crate::owners::{Address, lane_of};
 use crate::permissions::Access;
 use crate::routes::Hop;
@@ -16,7 +18,7 @@ use warren_session::{Publish, Published, Session};
 
 impl Outgoing {
     /// Takes the records, items and confirms, and makes room for as much again: the next batch will be about as large.
-    fn take_publishes(&mut self) -> (Vec<u8>, Vec<Item>, Vec<(u32, u16, u64)>) {
+    fn take_publishes(&mut self) -> (Vec<u8>, Vec<Item>, Confirms) {
         let (block, items) = (
             std::mem::take(&mut self.block),
             std::mem::take(&mut self.items),
@@ -206,7 +208,7 @@ impl Client {
             .values()
             .filter_map(|to| to.in_flight.values().next())
             .map(|b| b.since + OUTCOME_DEADLINE);
-        first.chain(oldest).min()
+        first.chain(oldest).chain(self.answer_deadline()).min()
     }
 
     pub(super) fn outgoing(&mut self, target: Target) -> usize {
@@ -300,6 +302,14 @@ impl Client {
             } else {
                 &exchange
             },
+        )?;
+        self.permissions.check_topic(
+            &table,
+            &self.user,
+            &self.vhost,
+            Access::Write,
+            &exchange,
+            publish.routing_key,
         )?;
         let owners = node.owners(&table);
         let mut hops = SmallVec::with_capacity(self.route.queues.len());

@@ -11,6 +11,12 @@ use warren_model::message::Message;
 use warren_model::{Command, NodeId, Outcome, QueueId, QueueRef, Refusal, ShardId};
 use warren_session::{Got, Reply, Session};
 
+impl Asked {
+    fn must_be_answered(&self) -> bool {
+        matches!(self.ask, Ask::Count | Ask::Get { .. } | Ask::Purge)
+    }
+}
+
 impl Client {
     /// Asks every lane that knows of this session whether it has dealt with what was sent before.
     pub(super) fn fence(&mut self, channel: u16, id: u64) {
@@ -254,6 +260,33 @@ impl Client {
             tokio::time::sleep(RETRY_PAUSE).await;
             let _ = inbox.send(Inbox::AskAgain(id));
         });
+    }
+
+    /// When something that was asked of an owner must be answered at the latest. Consumers wait for as long as their queue is there.
+    pub(super) fn answer_deadline(&self) -> Option<Instant> {
+        let asked = self.asked.values();
+        asked
+            .filter(|a| a.must_be_answered())
+            .map(|a| a.until)
+            .min()
+    }
+
+    /// Refuses what was asked of an owner that does not answer in time: one that leads and has no majority, for instance.
+    pub(crate) fn refuse_overdue(&mut self, session: &mut Session) {
+        let now = Instant::now();
+        let overdue = |a: &Asked| a.must_be_answered() && a.until <= now;
+        let ids: Vec<u64> = self
+            .asked
+            .iter()
+            .filter(|(_, a)| overdue(a))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in ids {
+            if let Some(asked) = self.asked.get_mut(&id) {
+                asked.to = None;
+            }
+            self.ask_again(session, id);
+        }
     }
 
     pub(crate) fn ask_again(&mut self, session: &mut Session, id: u64) {

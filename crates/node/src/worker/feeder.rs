@@ -62,10 +62,10 @@ impl Feeder<'_> {
                     );
                     break 'feeding;
                 };
-                if sealed.as_ref().is_none_or(|b| b.as_ptr() != block.as_ptr()) {
-                    if let Some(last) = sealed.replace(block.clone()) {
-                        queue.seal(&last);
-                    }
+                if sealed.as_ref().is_none_or(|b| b.as_ptr() != block.as_ptr())
+                    && let Some(last) = sealed.replace(block.clone())
+                {
+                    queue.seal(&last);
                 }
                 let record = Delivery {
                     position,

@@ -39,11 +39,11 @@ impl Worker {
             return;
         }
         hosted.unkept_bytes = 0;
-        if let Some(through) = hosted.too_old(limits.log_bytes_max) {
-            if let Err(error) = move_to_store(&node, shard, hosted, through) {
-                tracing::error!(shard = shard.0, %error, "messages could not be moved from the log to the store; the log keeps them");
-                return;
-            }
+        if let Some(through) = hosted.too_old(limits.log_bytes_max)
+            && let Err(error) = move_to_store(&node, shard, hosted, through)
+        {
+            tracing::error!(shard = shard.0, %error, "messages could not be moved from the log to the store; the log keeps them");
+            return;
         }
         let unused = hosted
             .state

@@ -10,7 +10,9 @@ mod feeder;
 mod keeping;
 mod shards;
 
+use crate::counts::{Counted, Flow, QueueStats};
 use crate::hosted::{Hosted, ShardMessage};
+use crate::meter::Meter;
 use crate::node::Node;
 use crate::outbox::{GetSink, Outbox};
 use crate::wire::{
@@ -22,8 +24,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use warren_model::command::Place;
-use warren_model::{Command, ConsumerId, Credit, Incarnation, NodeId, QueueId, SessionId, ShardId};
+use warren_model::{
+    Command, ConsumerId, Credit, Incarnation, NodeId, QueueId, SessionId, Settlement, ShardId,
+};
 use warren_queue::{Counts, Queue};
 
 /// Messages taken a turn: enough to batch, few enough that a session waits less than a millisecond for its turn's outcome.
@@ -47,10 +52,7 @@ pub(crate) enum LaneMessage {
     /// This node was counted out: nothing that it holds is valid any more.
     Reset,
     /// Numbers of these queues; all that are here if none are named.
-    Counts(
-        Option<Vec<QueueId>>,
-        oneshot::Sender<Vec<(QueueId, Counts)>>,
-    ),
+    Counts(Option<Vec<QueueId>>, oneshot::Sender<Vec<Counted>>),
 }
 
 struct Local {
@@ -60,6 +62,7 @@ struct Local {
     vhost: String,
     name: String,
     auto_delete: bool,
+    meter: Meter<Flow>,
     /// A deletion is under way: publishes are refused.
     sealed: bool,
     /// What a replicated queue has besides.
@@ -77,8 +80,27 @@ struct Replicated {
     holds: BTreeMap<u64, ConsumerId>,
     /// Positions that are settled, before the queue was fed with them, by an entry that is not applied yet.
     settling: BTreeSet<u64>,
-    /// Questions that wait until the queue may be served.
-    parked: Vec<Question>,
+    /// Questions that wait until the queue may be served, and since when.
+    parked: Vec<(Instant, Question)>,
+}
+
+impl Local {
+    /// Counts the deliveries that calls for this queue have led to.
+    #[inline]
+    fn count_deliveries(&mut self, outbox: &mut Outbox) {
+        let (delivered, again) = outbox.take_delivered();
+        self.meter.now.deliver_get += delivered;
+        self.meter.now.redeliver += again;
+    }
+
+    fn stats(&mut self) -> QueueStats {
+        let (recent, over) = self.meter.recent(Instant::now());
+        QueueStats {
+            total: self.meter.now,
+            recent,
+            over_ms: u64::try_from(over.as_millis()).unwrap_or(u64::MAX),
+        }
+    }
 }
 
 /// Why a queue cannot be served here.
@@ -207,6 +229,7 @@ impl Worker {
             match self.local(queue).await {
                 Ok(_) => {
                     if let Some(local) = self.queues.get_mut(&queue) {
+                        let refused_before = refused.len();
                         for (n, item) in batch.items[i..i + run].iter().enumerate() {
                             if local.sealed {
                                 refused.push((i + n) as u32);
@@ -219,6 +242,8 @@ impl Worker {
                                 );
                             }
                         }
+                        local.meter.now.publish += (run + refused_before - refused.len()) as u64;
+                        local.count_deliveries(&mut self.outbox);
                     }
                 }
                 Err(_) => refused.extend((i..i + run).map(|n| n as u32)),
@@ -266,6 +291,10 @@ impl Worker {
                 local
                     .queue
                     .settle(id, &positions, first.settlement, &mut self.outbox);
+                if first.settlement == Settlement::Accept {
+                    local.meter.now.ack += run as u64;
+                }
+                local.count_deliveries(&mut self.outbox);
                 self.touched.push(first.queue);
             }
             items = &items[run..];
@@ -299,6 +328,10 @@ impl Worker {
                 }
             }
         }
+        if let Some(local) = self.queues.get_mut(&call.queue) {
+            self.touched.push(call.queue);
+            local.count_deliveries(&mut self.outbox);
+        }
     }
 
     async fn question(&mut self, question: Question) {
@@ -325,7 +358,11 @@ impl Worker {
                     Some(local) if local.replicated.is_some() => {
                         self.replicated_question(queue, session, ask, id)
                     }
-                    Some(local) => answer(local, session, ask, id, &mut self.outbox),
+                    Some(local) => {
+                        let answer = answer(local, session, ask, id, &mut self.outbox);
+                        local.count_deliveries(&mut self.outbox);
+                        answer
+                    }
                     None => Answered::Now(Answer::NotHere),
                 }
             }
@@ -384,9 +421,13 @@ impl Worker {
             replicated
                 .holds
                 .retain(|_, consumer| consumer.session != session);
-            self.touched.push(id);
         }
-        if local.queue.session_gone(session, &mut self.outbox) && local.auto_delete {
+        let unused = local.queue.session_gone(session, &mut self.outbox);
+        if local.replicated.is_none() {
+            local.count_deliveries(&mut self.outbox);
+        }
+        self.touched.push(id);
+        if unused && local.auto_delete {
             self.delete_unused_for(session, id);
         }
     }
@@ -522,6 +563,7 @@ impl Worker {
             vhost: view.vhost.to_owned(),
             name: view.name.to_owned(),
             auto_delete: view.auto_delete,
+            meter: Meter::new(Instant::now()),
             sealed: false,
             replicated,
         };
@@ -533,15 +575,26 @@ impl Worker {
 
     fn flush(&mut self) {
         self.feed_touched();
+        for (queue, (delivered, again)) in self.outbox.take_served() {
+            if let Some(local) = self.queues.get_mut(&queue) {
+                local.meter.now.deliver_get += delivered;
+                local.meter.now.redeliver += again;
+            }
+        }
         self.propose_pending();
         for (session, events) in self.outbox.take() {
             self.node.send_to_session(session, events);
         }
+        if self.touched.is_empty() {
+            return;
+        }
+        let now = Instant::now();
         for id in self.touched.drain(..) {
             if let Some(local) = self.queues.get_mut(&id) {
                 let bytes = local.queue.counts().bytes;
                 self.node.account(local.accounted, bytes);
                 local.accounted = bytes;
+                local.meter.tick(now);
             }
         }
     }
@@ -650,6 +703,9 @@ fn answer(
                 no_ack,
                 &mut sink,
             ) {
+                local.meter.now.deliver_get += 1;
+                let again = sink.0.items.iter().filter(|item| item.redelivered);
+                local.meter.now.redeliver += again.count() as u64;
                 Answer::Got {
                     remaining: queue.counts().ready,
                     deliveries: sink.0,

@@ -15,14 +15,17 @@
 
 use super::feeder::Feeder;
 use super::{Answered, Local, Replicated, Worker, answer};
-use crate::hosted::{ENTRIES_MAX, Hosted, Leading, ShardMessage};
+use crate::counts::Counted;
+use crate::hosted::{Due, ENTRIES_MAX, Hosted, Leading, ShardMessage};
+use crate::meter::Meter;
 use crate::outbox::{GetSink, Outbox};
-use crate::wire::{Answer, Ask, Question, Settled, ShardBatch, ToOwner, ToSession};
+use crate::wire::{Answer, Ask, Item, Question, Settled, ShardBatch, ToOwner, ToSession};
 use crate::worker::LaneMessage;
 use bytes::Bytes;
 use hashbrown::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+use tokio::time::Instant;
 use warren_consensus::{Committed, Leadership};
 use warren_model::planted;
 use warren_model::{ConsumerId, Incarnation, NodeId, QueueId, SessionId, Settlement, ShardId};
@@ -31,8 +34,12 @@ use warren_queue::index::{IN_USE, Index};
 use warren_queue::shard::Effects;
 use warren_queue::{Counts, Delivery};
 
-/// How long a new leader waits for nodes to say what their consumers hold.
-const GATHER_MAX: Duration = Duration::from_millis(400);
+/// How long a new leader waits for nodes to say what their consumers hold: links that were cut for a moment need a while to carry again.
+const GATHER_MAX: Duration = Duration::from_secs(2);
+/// How long it waits for the leader before it, which in most cases is dead.
+const GATHER_FROM_EARLIER_MAX: Duration = Duration::from_millis(400);
+/// How long a question may wait for its queue to be served: a little less than its session waits.
+const PARKED_MAX: Duration = Duration::from_secs(9);
 /// How long settlements wait for publishes to share an entry with.
 const LAZY: Duration = Duration::from_millis(5);
 /// Record bytes that a queue keeps in memory for consumers that do not take them yet.
@@ -77,35 +84,35 @@ impl Worker {
     }
 
     /// Counts for listings, of replicated queues also where nothing has been asked of them since this node leads.
-    pub(super) fn counts(&self, ids: Option<Vec<QueueId>>) -> Vec<(QueueId, Counts)> {
-        let of = |id: QueueId| -> Option<Counts> {
-            if let Some(local) = self.queues.get(&id) {
-                return Some(self.counts_of(id, local));
-            }
+    pub(super) fn counts(&mut self, ids: Option<Vec<QueueId>>) -> Vec<Counted> {
+        let ids = ids.unwrap_or_else(|| {
             let led = self.shards.values().filter(|h| h.leading.is_some());
-            let index = led.filter_map(|h| h.state.queue(id)).next()?;
-            Some(Counts {
-                ready: index.live(),
-                bytes: index.bytes(),
-                ..Counts::default()
+            let mut all: BTreeSet<QueueId> = led
+                .flat_map(|h| h.state.queues().map(|(id, _)| id))
+                .collect();
+            all.extend(self.queues.keys().copied());
+            all.into_iter().collect()
+        });
+        ids.into_iter()
+            .filter_map(|id| {
+                let counts = self.counts_of_any(id)?;
+                let stats = self.queues.get_mut(&id).map(Local::stats);
+                Some((id, counts, stats.unwrap_or_default()))
             })
-        };
-        match ids {
-            Some(ids) => ids
-                .into_iter()
-                .filter_map(|id| Some((id, of(id)?)))
-                .collect(),
-            None => {
-                let led = self.shards.values().filter(|h| h.leading.is_some());
-                let mut all: BTreeSet<QueueId> = led
-                    .flat_map(|h| h.state.queues().map(|(id, _)| id))
-                    .collect();
-                all.extend(self.queues.keys().copied());
-                all.into_iter()
-                    .filter_map(|id| Some((id, of(id)?)))
-                    .collect()
-            }
+            .collect()
+    }
+
+    fn counts_of_any(&self, id: QueueId) -> Option<Counts> {
+        if let Some(local) = self.queues.get(&id) {
+            return Some(self.counts_of(id, local));
         }
+        let led = self.shards.values().filter(|h| h.leading.is_some());
+        let index = led.filter_map(|h| h.state.queue(id)).next()?;
+        Some(Counts {
+            ready: index.live(),
+            bytes: index.bytes(),
+            ..Counts::default()
+        })
     }
 
     fn counts_of(&self, id: QueueId, local: &Local) -> Counts {
@@ -144,8 +151,11 @@ impl Worker {
                     gathering.remove(&node);
                 });
             }
-            ShardMessage::GatherOver { term } => {
-                self.gathered(shard, term, BTreeSet::clear);
+            ShardMessage::GatherOver { term, node } => {
+                self.gathered(shard, term, |gathering| match node {
+                    Some(node) => drop(gathering.remove(&node)),
+                    None => gathering.clear(),
+                });
             }
             ShardMessage::Lazy { term } => {
                 if let Some(leading) = self.leading_mut(shard)
@@ -201,8 +211,18 @@ impl Worker {
         hosted.leading = Some(Leading::new(term, gathering, &hosted.state));
         self.drop_what_is_gone(shard);
         self.confirm(shard, term);
+        self.node.forget_wants(shard);
+        let earlier = self.node.leaders().get(shard).map(|leader| leader.node);
+        if earlier.is_some() && earlier != Some(self.node.id()) {
+            let over = ShardMessage::GatherOver {
+                term,
+                node: earlier,
+            };
+            self.later(shard, GATHER_FROM_EARLIER_MAX, over);
+        }
+        let over = ShardMessage::GatherOver { term, node: None };
+        self.later(shard, GATHER_MAX, over);
         self.node.clone().announce(shard, term);
-        self.later(shard, GATHER_MAX, ShardMessage::GatherOver { term });
     }
 
     fn later(&self, shard: ShardId, after: Duration, message: ShardMessage) {
@@ -322,7 +342,13 @@ impl Worker {
             .get(&batch.session)
             .map_or(applied, |p| applied.max(*p));
         if batch.number <= applied {
-            self.outbox.push(batch.session, published(Vec::new()));
+            // What was refused is known to the leader of then alone: nothing of a queue that is gone is said to be kept.
+            let node = self.node.clone();
+            let table = node.metadata().table().read();
+            let gone = |item: &Item| table.queue_by_id(item.queue).is_none();
+            let refused = batch.items.iter().zip(0u32..);
+            let refused = refused.filter(|(i, _)| gone(i)).map(|(_, n)| n).collect();
+            self.outbox.push(batch.session, published(refused));
             return;
         }
         if batch.number != last + 1 && !planted!(GapAccepted) {
@@ -421,6 +447,9 @@ impl Worker {
                     number: first.consumer,
                 };
                 let mut missed = Vec::new();
+                if first.settlement == Settlement::Accept {
+                    local.meter.now.ack += run as u64;
+                }
                 local.queue.settle_or(
                     id,
                     &positions,
@@ -492,6 +521,7 @@ impl Worker {
             vhost: view.vhost.to_owned(),
             name: view.name.to_owned(),
             auto_delete: view.auto_delete,
+            meter: Meter::new(Instant::now()),
             sealed: false,
             replicated: Some(replicated),
         };
@@ -535,7 +565,7 @@ impl Worker {
             let payload = leading.pending.take();
             leading
                 .under_way
-                .push_back(std::mem::take(&mut leading.answers));
+                .push_back(std::mem::take(&mut leading.due));
             // If it is refused, the lane is told next that it no longer leads.
             let _ = node.shards().propose(shard, leading.term, payload);
         }
@@ -597,7 +627,11 @@ impl Worker {
             return;
         }
         if let Some(replicated) = &mut local.replicated {
-            for question in std::mem::take(&mut replicated.parked) {
+            for (since, question) in std::mem::take(&mut replicated.parked) {
+                if since.elapsed() >= PARKED_MAX {
+                    // Its session has refused it, or is about to: it must not take a message now.
+                    continue;
+                }
                 // In its turn, as if it came now.
                 let _ = self.node.send_here(
                     crate::owners::lane_of_shard(shard),
@@ -625,7 +659,7 @@ impl Worker {
         let Some(hosted) = self.shards.get_mut(&shard) else {
             return;
         };
-        let mut in_use = Vec::new();
+        let (mut in_use, mut due) = (Vec::new(), Vec::new());
         for entry in entries {
             let Hosted {
                 state,
@@ -652,15 +686,16 @@ impl Worker {
             if let Some(leading) = &mut hosted.leading
                 && leading.term == entry.term
                 && !entry.payload.is_empty()
-                && let Some(answers) = leading.under_way.pop_front()
+                && let Some(now) = leading.under_way.pop_front()
             {
-                for (session, id, answer) in answers {
-                    self.outbox.answer(session, id, answer);
-                }
+                due.extend(now);
             }
         }
         for queue in in_use {
             self.pause_queue_as_due(queue);
+        }
+        for due in due {
+            self.fulfil(due);
         }
         if self.shards.get(&shard).is_some_and(|h| h.damaged) {
             self.follow(shard);
@@ -749,15 +784,27 @@ impl Worker {
         match ask {
             Ask::Get { consumer, no_ack } => {
                 if !in_use || !leading.delivers() {
-                    replicated.parked.push(Question {
+                    let question = Question {
                         session,
                         id,
                         queue,
                         ask,
-                    });
+                    };
+                    replicated.parked.push((Instant::now(), question));
                     return Answered::Already;
                 }
-                Answered::Now(self.get(queue, session, consumer, no_ack))
+                let answer = self.get(queue, session, consumer, no_ack);
+                if !no_ack || !matches!(answer, Answer::Got { .. }) {
+                    return Answered::Now(answer);
+                }
+                // Only when it is in the log that it is gone: else another leader might give it out again.
+                let due = Due::Answer(session, id, answer);
+                if let Some(leading) = self.leading_mut(shard)
+                    && let Some(due) = leading.due_when_applied(due)
+                {
+                    self.fulfil(due);
+                }
+                Answered::Already
             }
             Ask::Consume { .. } | Ask::Reattach { .. } => self.attach(queue, session, ask, id),
             Ask::Count => {
@@ -775,14 +822,19 @@ impl Worker {
                 if_unused,
                 if_empty,
             } => {
-                let counts = self
-                    .queues
-                    .get(&queue)
-                    .map_or_else(Counts::default, |local| self.counts_of(queue, local));
-                let Some(local) = self.queues.get_mut(&queue) else {
-                    return Answered::Now(Answer::NotHere);
+                // What is on its way through the log counts, too.
+                local.sealed = true;
+                let due = Due::Sealed {
+                    queue,
+                    session,
+                    id,
+                    if_unused,
+                    if_empty,
                 };
-                Answered::Now(super::seal(local, &counts, if_unused, if_empty))
+                if let Some(due) = leading.due_when_applied(due) {
+                    self.fulfil(due);
+                }
+                Answered::Already
             }
             Ask::Cancel { .. } | Ask::Unseal | Ask::Fence => {
                 answer(local, session, ask, id, &mut self.outbox)
@@ -918,12 +970,40 @@ impl Worker {
                 count,
             });
         }
-        leading.urgent = true;
-        if leading.pending.is_empty() {
-            return Answered::Now(Answer::Counted(purged));
+        let due = Due::Answer(session, id, Answer::Counted(purged));
+        if let Some(due) = leading.due_when_applied(due) {
+            self.fulfil(due);
         }
-        leading.answers.push((session, id, Answer::Counted(purged)));
         Answered::Already
+    }
+
+    fn fulfil(&mut self, due: Due) {
+        match due {
+            Due::Answer(session, id, answer) => self.outbox.answer(session, id, answer),
+            // Whoever waited may have given up.
+            Due::HandingOver(done) => drop(done.send(())),
+            Due::Sealed {
+                queue,
+                session,
+                id,
+                if_unused,
+                if_empty,
+            } => {
+                let counts = self
+                    .queues
+                    .get(&queue)
+                    .map(|local| self.counts_of(queue, local));
+                let answer = match (self.queues.get_mut(&queue), counts) {
+                    (Some(local), Some(counts)) => {
+                        local.sealed = false;
+                        super::seal(local, &counts, if_unused, if_empty)
+                    }
+                    // Deleted meanwhile: there is nothing to count.
+                    (None, _) | (_, None) => Answer::Counted(0),
+                };
+                self.outbox.answer(session, id, answer);
+            }
+        }
     }
 
     /// Feeds queues whose consumers want messages.
@@ -992,9 +1072,11 @@ impl Worker {
             leading.handing_over = true;
         }
         self.pause_as_due(shard);
-        self.propose_pending();
-        // Whoever waits goes on in any case.
-        let _ = done.send(());
+        if let Some(leading) = self.leading_mut(shard)
+            && let Some(due) = leading.due_when_applied(Due::HandingOver(done))
+        {
+            self.fulfil(due);
+        }
     }
 
     /// The hand-over came to nothing: queues are in use again.
@@ -1039,6 +1121,7 @@ impl Effects for Applying<'_> {
             return;
         };
         self.touched.push(run.queue);
+        local.meter.now.publish += u64::from(run.count);
         // Only a queue with nothing left in the log is fed at once; and one whose consumers are slow is fed when they want more.
         let follows = replicated.fed_to == position || index.first() == position;
         if !follows || local.queue.is_paused() || local.queue.counts().bytes > HOT_BYTES {

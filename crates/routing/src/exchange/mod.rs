@@ -32,6 +32,8 @@ pub(crate) struct Exchange {
     pub arguments: Box<[u8]>,
     /// Where a message goes that this exchange has no binding for.
     pub alternate: Option<Box<str>>,
+    /// The same by policy, where the definition does not say; kept as policies change.
+    pub policy_alternate: Option<Box<str>>,
     /// Bindings from here.
     pub sources: Chain,
     /// Bindings that lead here.

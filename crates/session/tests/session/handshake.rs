@@ -405,3 +405,34 @@ fn blocked_is_told_once_an_edge_to_who_announced_it() {
     peer.session.set_blocked(None);
     peer.expect(&[]);
 }
+
+#[test]
+fn a_certificate_logs_in_without_a_password_and_only_with_one() {
+    let say_external = start_ok("EXTERNAL", b"", &[]);
+    let mut without = Peer::accepted(Limits::default());
+    without.send(&PROTOCOL_HEADER);
+    without.session.out().clear();
+    without.send(&say_external);
+    without.expect_connection_close(
+        503,
+        "COMMAND_INVALID - unknown authentication mechanism 'EXTERNAL'",
+        (10, 11),
+    );
+
+    for (user, phase) in [("CN=known", Phase::TuneOk), ("CN=else", Phase::Closed)] {
+        let mut peer = Peer::accepted(Limits::default());
+        peer.session.set_certified(user.into());
+        peer.send(&PROTOCOL_HEADER);
+        let out = std::mem::take(peer.session.out());
+        let [M(0, Method::ConnectionStart(start))] = frames(&out)[..] else {
+            panic!()
+        };
+        assert_eq!(start.mechanisms, b"PLAIN AMQPLAIN EXTERNAL");
+        peer.send(&say_external);
+        assert_eq!(peer.session.phase(), phase, "{user}");
+        assert_eq!(
+            peer.session.user(),
+            if phase == Phase::TuneOk { user } else { "" }
+        );
+    }
+}

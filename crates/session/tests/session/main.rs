@@ -13,3 +13,4 @@ mod pipeline;
 mod prefetch;
 mod publishing;
 mod rng;
+mod stats;

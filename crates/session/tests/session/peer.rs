@@ -109,6 +109,14 @@ impl Host for FakeHost {
         }
     }
 
+    fn admit(&mut self, user: &str) -> Result<(), String> {
+        if user == "CN=known" {
+            Ok(())
+        } else {
+            Err(format!("there is no user '{user}'"))
+        }
+    }
+
     fn open_vhost(&mut self, user: &str, vhost: &str) -> Result<(), Refusal> {
         match vhost {
             "/" => Ok(()),

@@ -5,7 +5,6 @@ use serde_json::Value;
 use super::Context;
 use crate::client::segment;
 use crate::failure::Failure;
-use crate::output::{self, Table};
 
 /// The options of every `list`.
 #[derive(Debug, clap::Args)]
@@ -27,10 +26,28 @@ pub fn list(
         None => format!("/api/{kind}"),
     };
     let answer = context.client.get(&path, &[])?;
-    let rows = rows(&answer, &path)?;
-    output::print(context.format, &answer, || {
-        Table::of(columns, rows).to_string()
-    })
+    context.list(&answer, &path, columns)
+}
+
+/// The options of a command about one thing in a virtual host.
+#[derive(Debug, clap::Args)]
+pub struct InVhost {
+    /// Its name.
+    pub name: String,
+    /// Its virtual host.
+    #[arg(long, default_value = "/")]
+    pub vhost: String,
+}
+
+impl InVhost {
+    /// `/api/{kind}/{vhost}/{name}`
+    pub fn path(&self, kind: &str) -> String {
+        format!(
+            "/api/{kind}/{}/{}",
+            segment(&self.vhost),
+            segment(&self.name)
+        )
+    }
 }
 
 /// The array that `value` must be.

@@ -1,16 +1,38 @@
 //! The commands, one module per noun. A noun's module holds its verbs' options, asks the API and lays out the answer.
 
+pub mod alias;
+pub mod arguments;
 pub mod binding;
+pub mod channel;
+pub mod check;
 pub mod cluster;
+pub mod completions;
+pub mod connection;
+pub mod consumer;
+pub mod definitions;
 pub mod exchange;
 mod listing;
+pub mod message;
+pub mod node;
+pub mod parameter;
+pub mod password;
+pub mod permission;
+pub mod policy;
 pub mod queue;
 pub mod ring;
 pub mod routing;
+pub mod topic_permission;
+pub mod user;
+pub mod vhost;
+
+use std::io::{BufRead as _, Write as _};
+
+use serde_json::Value;
 
 use crate::cli::{Arguments, Format, Noun};
-use crate::client::Client;
+use crate::client::{Client, Method};
 use crate::failure::Failure;
+use crate::output;
 
 /// What every command needs: whom to ask and how to print.
 pub struct Context {
@@ -18,13 +40,93 @@ pub struct Context {
     pub client: Client,
     /// How to print the answer.
     pub format: Format,
+    columns: Vec<String>,
+    sort: Option<String>,
+    quiet: bool,
+    yes: bool,
+}
+
+impl Context {
+    /// Prints a list, with these columns unless the command line names others.
+    pub fn list(&self, answer: &Value, path: &str, columns: &[&str]) -> Result<(), Failure> {
+        let mut rows = listing::rows(answer, path)?.to_vec();
+        if let Some(sort) = &self.sort {
+            output::sort(&mut rows, sort);
+        }
+        let chosen: Vec<&str> = if self.columns.is_empty() {
+            columns.to_vec()
+        } else {
+            self.columns.iter().map(String::as_str).collect()
+        };
+        output::list(
+            self.format,
+            &rows,
+            &chosen,
+            !self.columns.is_empty(),
+            self.quiet,
+        )
+    }
+
+    /// Prints one object as an outline.
+    pub fn object(&self, answer: &Value) -> Result<(), Failure> {
+        output::print(self.format, answer, || output::outline(answer))
+    }
+
+    /// Carries out a change and says that it is done.
+    pub fn change(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+        done: &str,
+    ) -> Result<(), Failure> {
+        self.client.send(method, path, body)?;
+        self.done(done);
+        Ok(())
+    }
+
+    /// Says what was done, apart from the answer itself.
+    pub fn done(&self, what: &str) {
+        if !self.quiet {
+            eprintln!("{what}");
+        }
+    }
+
+    /// Asks whether something that cannot be undone is meant.
+    pub fn confirm(&self, what: &str) -> Result<(), Failure> {
+        if self.yes {
+            return Ok(());
+        }
+        let mut err = std::io::stderr().lock();
+        let asked = write!(err, "{what}? [y/N] ").and_then(|()| err.flush());
+        let mut line = String::new();
+        // Where nobody can be asked or nobody answers, nothing is done.
+        let answered = asked.and_then(|()| std::io::stdin().lock().read_line(&mut line));
+        if answered.is_ok() && matches!(line.trim(), "y" | "Y" | "yes") {
+            return Ok(());
+        }
+        Err(Failure::Usage(
+            "not confirmed, nothing was done; --yes does it without asking".to_owned(),
+        ))
+    }
 }
 
 /// Runs the command that the command line names.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    // These ask nobody.
+    if let Noun::Password(verb) = &arguments.noun {
+        return password::run(verb);
+    }
+    if let Noun::Completions(options) = &arguments.noun {
+        return completions::run(options);
+    }
     let context = Context {
         client: Client::new(&arguments.connection)?,
         format: arguments.output,
+        columns: arguments.columns.clone(),
+        sort: arguments.sort.clone(),
+        quiet: arguments.quiet,
+        yes: arguments.yes,
     };
     match &arguments.noun {
         Noun::Cluster(verb) => cluster::run(&context, verb),
@@ -33,5 +135,22 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         Noun::Exchange(verb) => exchange::run(&context, verb),
         Noun::Queue(verb) => queue::run(&context, verb),
         Noun::Binding(verb) => binding::run(&context, verb),
+        Noun::Vhost(verb) => vhost::run(&context, verb),
+        Noun::User(verb) => user::run(&context, verb),
+        Noun::Permission(verb) => permission::run(&context, verb),
+        Noun::TopicPermission(verb) => topic_permission::run(&context, verb),
+        Noun::Policy(verb) => policy::run(&context, policy::Kind::Policy, verb),
+        Noun::OperatorPolicy(verb) => policy::run(&context, policy::Kind::Operator, verb),
+        Noun::Parameter(verb) => parameter::run(&context, verb),
+        Noun::Connection(verb) => connection::run(&context, verb),
+        Noun::Channel(verb) => channel::run(&context, verb),
+        Noun::Consumer(verb) => consumer::run(&context, verb),
+        Noun::Node(verb) => node::run(&context, verb),
+        Noun::Message(verb) => message::run(&context, verb),
+        Noun::Definitions(verb) => definitions::run(&context, verb),
+        Noun::Check(options) => check::run(&context, options),
+        Noun::Alias(command) => alias::run(&context, command),
+        Noun::Password(verb) => password::run(verb),
+        Noun::Completions(options) => completions::run(options),
     }
 }

@@ -86,7 +86,7 @@ impl Step {
 
     /// Whether it runs without being named.
     fn usual(self) -> bool {
-        // A killed node takes its queues' contents with it until they are replicated.
+        // It takes minutes, and wants the machine for itself: what a client on an overloaded one sees twice is no news.
         self != Self::Crash
     }
 

@@ -65,6 +65,7 @@ const PURE_DEPENDENCIES: &[&str] = &[
     "bytes",
     "hashbrown",
     "memchr",
+    "regex",
     "rkyv",
     "serde",
     "sha2",

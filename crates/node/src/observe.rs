@@ -1,0 +1,354 @@
+//! What nodes ask each other for operators: connections, the process, the closing of a connection.
+//!
+//! Questions and answers are JSON in which everything has a default, so that nodes of neighbouring releases understand what both know. A question has an
+//! empty head, by which it is told from one for counts on the same lane; it lies in the bulk. Nodes that do not answer in time are named, and nobody
+//! waits longer than the deadline for them.
+
+use crate::meter::MessageStats;
+use crate::node::Node;
+use crate::registry::{ConnectionInfo, Detail};
+use bytes::Bytes;
+use futures::future::join_all;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+use warren_model::NodeId;
+use warren_transport::{Frame, Lane, ReplyTo, Transport};
+
+/// Connections in one answer.
+const PAGE: usize = 1000;
+/// How long a node's own connections may take to tell how they are.
+const LIVE_DEADLINE: Duration = Duration::from_millis(500);
+/// A closed connection that is still there after this is cut off. A little more than its client has to answer.
+const KILL_AFTER: Duration = Duration::from_secs(6);
+
+#[derive(Serialize, Deserialize)]
+#[serde(tag = "ask", rename_all = "snake_case")]
+enum Question {
+    Connections {
+        #[serde(default)]
+        after: u64,
+        #[serde(default)]
+        detail: Detail,
+    },
+    Node,
+    Close {
+        number: u64,
+        name: String,
+        reason: String,
+    },
+}
+
+#[derive(Serialize, Deserialize, Default)]
+#[serde(default)]
+struct Connections {
+    items: Vec<ConnectionInfo>,
+    /// Ask again after this number.
+    more: Option<u64>,
+}
+
+/// A node's process.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NodeInfo {
+    /// Milliseconds since the node was started.
+    pub uptime_ms: u64,
+    /// The process's id.
+    pub os_pid: u32,
+    /// Processors that it may use.
+    pub processors: u64,
+    /// Resident memory in bytes.
+    pub memory_used: u64,
+    /// File descriptors in use.
+    pub fd_used: u64,
+    /// File descriptors that it may use.
+    pub fd_total: u64,
+    /// Publishers are blocked.
+    pub alarm: bool,
+    /// Too little disk space is free.
+    pub low_on_disk: bool,
+    /// Record bytes in its queues.
+    pub queued_bytes: u64,
+    /// So many raise the alarm.
+    pub queued_bytes_limit: u64,
+    /// Open client connections.
+    pub connections: u64,
+    /// Connections that were opened since its start.
+    pub connections_opened: u64,
+    /// And closed.
+    pub connections_closed: u64,
+    /// Bytes from its clients.
+    pub received_bytes: u64,
+    /// Bytes to its clients.
+    pub sent_bytes: u64,
+    /// Messages of its clients.
+    pub stats: MessageStats,
+    /// Listeners beside those that the table shows: protocol and address.
+    pub listeners: Vec<(String, String)>,
+    /// Whether it may route, so that it serves clients.
+    pub serves: bool,
+}
+
+/// A link to another node.
+#[derive(Clone, Debug)]
+pub struct LinkStatus {
+    /// The other node's name.
+    pub peer: String,
+    /// Round trip.
+    pub rtt: Duration,
+    /// How long it is up.
+    pub age: Duration,
+    /// Bytes that wait to be written.
+    pub queued_bytes: usize,
+}
+
+/// What nodes have said, and those that did not answer.
+#[derive(Clone, Debug)]
+pub struct Observed<T> {
+    /// By node.
+    pub answers: Vec<(NodeId, T)>,
+    /// They are up by the table, and did not answer in time.
+    pub silent: Vec<NodeId>,
+}
+
+impl Node {
+    /// The client connections of all nodes that answer before the deadline.
+    pub async fn connections(
+        self: &Arc<Self>,
+        detail: Detail,
+        deadline: Duration,
+    ) -> Observed<Vec<ConnectionInfo>> {
+        let until = Instant::now() + deadline;
+        self.of_all(|node| async move {
+            let (mut all, mut after) = (Vec::new(), 0);
+            loop {
+                let question = Question::Connections { after, detail };
+                let page: Connections = self.ask(node, &question, until).await?;
+                all.extend(page.items);
+                match page.more {
+                    Some(more) if more > after => after = more,
+                    Some(_) | None => return Some(all),
+                }
+            }
+        })
+        .await
+    }
+
+    /// The processes of all nodes that answer before the deadline.
+    pub async fn processes(self: &Arc<Self>, deadline: Duration) -> Observed<NodeInfo> {
+        let until = Instant::now() + deadline;
+        self.of_all(|node| async move { self.ask(node, &Question::Node, until).await })
+            .await
+    }
+
+    /// Closes a connection of a node. False if there is none of that number and name (any more); `None` if the node does not answer in time.
+    pub async fn close_connection(
+        self: &Arc<Self>,
+        node: NodeId,
+        connection: &ConnectionInfo,
+        reason: &str,
+        deadline: Duration,
+    ) -> Option<bool> {
+        let close = Question::Close {
+            number: connection.number,
+            name: connection.name.clone(),
+            reason: reason.to_owned(),
+        };
+        self.ask(node, &close, Instant::now() + deadline).await
+    }
+
+    /// Asks all nodes that are up at once.
+    async fn of_all<T, F: Future<Output = Option<T>>>(
+        &self,
+        ask: impl Fn(NodeId) -> F,
+    ) -> Observed<T> {
+        let up: Vec<NodeId> = {
+            let table = self.metadata().table().read();
+            let others = table.nodes().filter(|n| n.up && n.id != self.id());
+            // A node knows of itself whatever the table says.
+            std::iter::once(self.id())
+                .chain(others.map(|n| n.id))
+                .collect()
+        };
+        let answers = join_all(up.iter().map(|&node| ask(node))).await;
+        let mut observed = Observed {
+            answers: Vec::new(),
+            silent: Vec::new(),
+        };
+        for (node, answer) in up.into_iter().zip(answers) {
+            match answer {
+                Some(answer) => observed.answers.push((node, answer)),
+                None => observed.silent.push(node),
+            }
+        }
+        observed
+    }
+
+    async fn ask<T: DeserializeOwned>(
+        self: &Arc<Self>,
+        node: NodeId,
+        question: &Question,
+        until: Instant,
+    ) -> Option<T> {
+        let bytes = if node == self.id() {
+            answer_to(self, serde_json::to_value(question).ok()?).await?
+        } else {
+            let frame = Frame::new(Bytes::new(), serde_json::to_vec(question).ok()?);
+            let left = until.saturating_duration_since(Instant::now());
+            let transport = self.transport()?;
+            let reply = transport.request(node, Lane::Delivery, frame, left).await;
+            reply.ok()?.bulk.to_vec()
+        };
+        serde_json::from_slice(&bytes)
+            .inspect_err(|error| tracing::warn!(%node, %error, "a node's answer for operators cannot be read"))
+            .ok()
+    }
+
+    /// This node's own client connections.
+    pub async fn own_connections(&self, detail: Detail) -> Vec<ConnectionInfo> {
+        let registry = self.registry();
+        registry
+            .describe(0, usize::MAX, detail, LIVE_DEADLINE)
+            .await
+    }
+
+    /// The links to other nodes.
+    pub fn links(&self) -> Vec<LinkStatus> {
+        let links = self.transport().map_or_else(Vec::new, Transport::links);
+        links
+            .into_iter()
+            .map(|link| LinkStatus {
+                peer: link.hello.name,
+                rtt: link.rtt,
+                age: link.since.elapsed(),
+                queued_bytes: link.queued_bytes,
+            })
+            .collect()
+    }
+
+    /// This node's own process.
+    pub fn process(&self) -> NodeInfo {
+        let (connections_opened, connections_closed) = self.registry().churn();
+        let (received_bytes, sent_bytes) = self.registry().traffic();
+        NodeInfo {
+            uptime_ms: u64::try_from(self.started().elapsed().as_millis()).unwrap_or(u64::MAX),
+            os_pid: std::process::id(),
+            processors: std::thread::available_parallelism().map_or(1, |n| n.get() as u64),
+            memory_used: memory_used().unwrap_or(0),
+            fd_used: std::fs::read_dir("/proc/self/fd").map_or(0, |all| all.count() as u64),
+            fd_total: fd_total().unwrap_or(0),
+            alarm: self.low().memory,
+            low_on_disk: self.low().disk,
+            queued_bytes: self.queued_bytes(),
+            queued_bytes_limit: self.settings().memory_limit_bytes,
+            connections: self.registry().len() as u64,
+            connections_opened,
+            connections_closed,
+            received_bytes,
+            sent_bytes,
+            stats: self.message_stats(),
+            listeners: self.config().listeners.clone(),
+            serves: self.metadata().may_route() && !self.is_stopping(),
+        }
+    }
+}
+
+/// Answers another node's question.
+pub(crate) fn answer(node: &Arc<Node>, frame: Frame, reply: ReplyTo) {
+    let question = match serde_json::from_slice(&frame.bulk) {
+        Ok(question) => question,
+        Err(error) => {
+            tracing::warn!(%error, "a peer's question for operators was dropped");
+            return;
+        }
+    };
+    let node = node.clone();
+    tokio::spawn(async move {
+        if let Some(answer) = answer_to(&node, question).await {
+            reply.send(Frame::new(Bytes::new(), answer));
+        }
+    });
+}
+
+/// The answer to a question; none to one that a later release asks.
+async fn answer_to(node: &Arc<Node>, question: serde_json::Value) -> Option<Vec<u8>> {
+    match serde_json::from_value(question).ok()? {
+        Question::Connections { after, detail } => {
+            let items = node
+                .registry()
+                .describe(after, PAGE, detail, LIVE_DEADLINE)
+                .await;
+            let more = (items.len() == PAGE)
+                .then(|| items.last().map(|c| c.number))
+                .flatten();
+            serde_json::to_vec(&Connections { items, more }).ok()
+        }
+        Question::Node => serde_json::to_vec(&node.process()).ok(),
+        Question::Close {
+            number,
+            name,
+            reason,
+        } => {
+            let known = node.registry().get(number).filter(|k| k.info.name == name);
+            if let Some(known) = &known {
+                tracing::info!(
+                    connection = name,
+                    reason,
+                    "closing a connection for an operator"
+                );
+                known.close(&reason);
+                let kill = known.kill.clone();
+                tokio::spawn(async move {
+                    tokio::time::sleep(KILL_AFTER).await;
+                    kill.notify_one();
+                });
+            }
+            serde_json::to_vec(&known.is_some()).ok()
+        }
+    }
+}
+
+/// Resident memory of this process.
+fn memory_used() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
+    let kibibytes: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+    Some(kibibytes * 1024)
+}
+
+/// How many file descriptors this process may have open.
+fn fd_total() -> Option<u64> {
+    let limits = std::fs::read_to_string("/proc/self/limits").ok()?;
+    let line = limits
+        .lines()
+        .find(|line| line.starts_with("Max open files"))?;
+    line.split_whitespace().nth(3)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_process_is_read_from_the_system() {
+        assert!(memory_used().unwrap() > 1 << 20);
+        assert!(fd_total().unwrap() >= 64);
+    }
+
+    #[test]
+    fn questions_of_a_neighbouring_release_are_read_as_far_as_they_are_known() {
+        let question = |text: &str| serde_json::from_str::<Question>(text);
+        assert!(matches!(
+            question(r#"{"ask": "connections", "after": 3, "colour": "red"}"#),
+            Ok(Question::Connections {
+                after: 3,
+                detail: Detail::Connections
+            })
+        ));
+        assert!(question(r#"{"ask": "weather"}"#).is_err());
+        let info: NodeInfo = serde_json::from_str(r#"{"alarm": true, "moon": 1}"#).unwrap();
+        assert!(info.alarm && info.stats.is_empty());
+    }
+}

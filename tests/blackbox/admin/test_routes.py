@@ -1,0 +1,116 @@
+"""Every route of the API: without a login, with one that may not, with a method that it does not have, on a node that has lost the others."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+GETS = ["whoami", "overview", "cluster-name", "nodes", "nodes/node1", "extensions", "feature-flags", "definitions", "definitions/%2F", "connections", "channels",
+        "consumers", "consumers/%2F", "exchanges", "exchanges/%2F", "exchanges/%2F/amq.topic", "exchanges/%2F/amq.topic/bindings/source",
+        "exchanges/%2F/amq.topic/bindings/destination", "queues", "queues/%2F", "bindings", "bindings/%2F", "vhosts", "vhosts/%2F", "vhosts/%2F/permissions",
+        "vhosts/%2F/connections", "vhosts/%2F/channels", "users", "users/guest", "users/guest/permissions", "users/guest/connections", "permissions",
+        "permissions/%2F/guest", "topic-permissions", "topic-permissions/%2F/guest", "users/guest/topic-permissions", "vhosts/%2F/topic-permissions", "policies", "policies/%2F", "operator-policies", "operator-policies/%2F", "global-parameters", "connections/username/guest", "routing/digest", "routing/explain", "ring", "cluster", "aliveness-test/%2F",
+        "health/checks/alarms", "health/checks/local-alarms", "health/checks/certificate-expiration/1/days", "health/checks/protocol-listener/amqp",
+        "health/checks/virtual-hosts", "health/checks/node-is-quorum-critical", "health/checks/node-is-mirror-sync-critical",
+        "health/checks/below-node-connection-limit", "health/checks/ready-to-serve-clients", "health/checks/is-in-service",
+        "health/checks/metadata-store/initialized", "health/checks/metadata-store/initialized/with-data"]
+#: What only an administrator sees.
+SECRET = {"users", "users/guest", "users/guest/permissions", "permissions", "permissions/%2F/guest", "vhosts/%2F/permissions", "definitions", "definitions/%2F", "global-parameters",
+          "topic-permissions", "topic-permissions/%2F/guest", "users/guest/topic-permissions", "vhosts/%2F/topic-permissions"}
+#: What needs permissions in the virtual host, whatever the tag.
+SESSION = {"aliveness-test/%2F"}
+#: What says something of the node itself, in whatever state it is.
+OWN = {"whoami", "overview", "cluster-name", "nodes", "nodes/node1", "extensions", "feature-flags", "connections", "channels", "consumers",
+       "routing/digest", "ring", "cluster"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def users(admin_cluster):
+    node = admin_cluster[1]
+    for name, tags in (("plain", ""), ("watcher", "monitoring"), ("manager", "management")):
+        assert node.put(f"users/{name}", {"password": "p", "tags": tags}) in (201, 204)
+    assert node.put("queues/%2F/w", {"durable": True}) in (201, 204)
+
+
+@pytest.mark.parametrize("path", GETS)
+def test_who_may_and_who_may_not(cluster, path):
+    node = cluster[2]
+    assert node.get(path).status == 200
+    for options in ({"user": None}, {"password": "wrong"}, {"user": "nobody"}, {"user": "plain", "password": "p"}):
+        answer = node.get(path, **options)
+        assert answer.status == 401 and answer.json["error"] == "not_authorised", (options, answer.body)
+    expected = 401 if path in SECRET | SESSION else 200
+    assert node.get(path, user="watcher", password="p").status == expected
+    if "%2F" in path and "permissions" not in path:
+        assert node.get(path, user="manager", password="p").status == 401, "no permissions in the vhost"
+        answer = node.get(path.replace("%2F", "no%20such"))
+        assert answer.status == 404, answer.body
+    assert node.ask("PATCH", path, {}).status == 405
+    assert node.ask("HEAD", path).status == 200
+
+
+@pytest.mark.parametrize("method, path, body", [
+    ("PUT", "vhosts/w", {}), ("DELETE", "vhosts/%2F", None), ("PUT", "users/w", {"tags": ""}), ("DELETE", "users/guest", None),
+    ("PUT", "permissions/%2F/guest", {"configure": "", "write": "", "read": ""}), ("DELETE", "permissions/%2F/guest", None),
+    ("PUT", "exchanges/%2F/w", {"type": "direct"}), ("DELETE", "exchanges/%2F/w", None), ("PUT", "queues/%2F/w", {}), ("DELETE", "queues/%2F/w", None),
+    ("POST", "bindings/%2F/e/amq.topic/q/w", {}), ("POST", "definitions", {}), ("POST", "definitions/%2F", {}),
+    ("POST", "exchanges/%2F/amq.topic/publish", {"properties": {}, "routing_key": "", "payload": "", "payload_encoding": "string"}),
+    ("POST", "queues/%2F/w/get", {"count": 1, "ackmode": "ack_requeue_true", "encoding": "auto"}), ("DELETE", "queues/%2F/w/contents", None),
+    ("DELETE", "connections/username/guest", None), ("PUT", "policies/%2F/w", {"pattern": "", "definition": {"max-length": 1}}), ("DELETE", "policies/%2F/w", None),
+    ("PUT", "operator-policies/%2F/w", {"pattern": "", "definition": {"max-length": 1}}), ("DELETE", "operator-policies/%2F/w", None),
+    ("PUT", "topic-permissions/%2F/guest", {"exchange": "amq.topic", "write": "", "read": ""}), ("DELETE", "topic-permissions/%2F/guest", None),
+    ("PUT", "global-parameters/w", {"value": 1}), ("DELETE", "global-parameters/w", None)])
+def test_who_may_not_change(cluster, method, path, body):
+    for options in ({"user": None}, {"password": "wrong"}, {"user": "plain", "password": "p"}, {"user": "manager", "password": "p"}, {"user": "watcher", "password": "p"}):
+        answer = cluster[1].ask(method, path, body, **options)
+        assert answer.status == 401, (options, answer.status, answer.body)
+
+
+@pytest.mark.parametrize("method, path", [("PUT", "vhosts/bad"), ("PUT", "users/bad"), ("PUT", "permissions/%2F/guest"), ("PUT", "exchanges/%2F/bad"), ("PUT", "queues/%2F/bad"), ("PUT", "policies/%2F/bad"), ("PUT", "operator-policies/%2F/bad"), ("PUT", "global-parameters/bad"),
+                                          ("POST", "bindings/%2F/e/amq.topic/q/bad"), ("POST", "definitions"), ("POST", "exchanges/%2F/amq.topic/publish"), ("POST", "queues/%2F/bad/get")])
+@pytest.mark.parametrize("body", [b"{", b"[]", b"\"x\"", b"\xff", b"{\"arguments\": 5, \"tags\": 5, \"routing_key\": 5, \"users\": 5, \"count\": -1}"])
+def test_bodies_that_make_no_sense(cluster, method, path, body):
+    answer = cluster[1].ask(method, path, body)
+    if (path, body[:1]) == ("vhosts/bad", b"{") and len(body) > 1:
+        assert answer.status in (201, 204), "nothing of a vhost's body is wrong"
+        assert cluster[1].delete("vhosts/bad") == 204
+        return
+    assert answer.status in (400, 404), (answer.status, answer.body)
+    assert answer.json["reason"]
+
+
+def test_what_does_not_exist(cluster):
+    for path in ("nothing", "queues/%2F/none", "exchanges/%2F/none", "nodes/none", "users/none", "vhosts/none", "permissions/%2F/none", "connections/none",
+                 "channels/none", "health/checks/none"):
+        answer = cluster[3].get(path)
+        assert answer.status == 404 and answer.json["error"], path
+
+
+@pytest.fixture(scope="module")
+def alone(admin_cluster):
+    """Node 1 without the others, when it has noticed."""
+    admin_cluster[2].kill()
+    admin_cluster[3].kill()
+    deadline = time.monotonic() + 30
+    while admin_cluster[1].get("health").status != 503:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    yield admin_cluster[1]
+    admin_cluster.heal()
+
+
+@pytest.mark.parametrize("path", GETS)
+def test_a_node_that_has_lost_the_others_answers_in_time(alone, path):
+    started = time.monotonic()
+    answer = alone.get(path)
+    assert time.monotonic() - started < 3.5, f"{path} took too long"
+    if path in OWN or path in {"health/checks/alarms", "health/checks/local-alarms", "connections/username/guest", "users/guest/connections",
+                               "vhosts/%2F/connections", "vhosts/%2F/channels", "consumers/%2F"}:
+        assert answer.status == 200, answer.body
+    elif path.startswith("health/checks/"):
+        assert answer.status in (200, 503)
+        if path.endswith(("ready-to-serve-clients", "is-in-service", "virtual-hosts")):
+            assert answer.status == 503 and answer.json["status"] == "failed"
+    else:
+        assert answer.status == 503 and answer.json["reason"], (answer.status, answer.body)
