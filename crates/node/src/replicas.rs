@@ -236,6 +236,10 @@ impl Keeper {
             Some((hosted, position)) => (hosted, Some(position)),
             None => (Hosted::default(), None),
         };
+        // What an earlier process was sent of a view and did not install.
+        store
+            .write_spaces(keep::delete_generation(shard, hosted.generation + 1))
+            .map_err(|error| error.to_string())?;
         self.node
             .to_shard(shard, ShardMessage::Opened(Box::new(hosted)));
         let replica = Arc::new(LaneReplica {

@@ -656,6 +656,7 @@ impl Worker {
 
     /// Committed entries.
     fn apply(&mut self, shard: ShardId, entries: Vec<Committed>) {
+        self.drop_staged(shard);
         let Some(hosted) = self.shards.get_mut(&shard) else {
             return;
         };
@@ -683,6 +684,8 @@ impl Worker {
             }
             recent.push(entry.index, &entry.payload);
             hosted.applied_entry(entry.index, entry.payload.len());
+            // What is settled is freed by a checkpoint only, however small the entries are that settle it.
+            hosted.unkept_bytes += hosted.state.take_settled_bytes();
             if let Some(leading) = &mut hosted.leading
                 && leading.term == entry.term
                 && !entry.payload.is_empty()
