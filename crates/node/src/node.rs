@@ -94,6 +94,8 @@ pub struct Node {
     keeper_kick: Notify,
     /// Who wants to lead a shard that this node leads, and when it said so last.
     wants: Mutex<BTreeMap<ShardId, (NodeId, tokio::time::Instant)>>,
+    /// Shards whose leaders have said that this node's replica is no member any more.
+    released: Mutex<BTreeSet<ShardId>>,
     owners: OnceLock<CurrentOwners>,
     lanes: Vec<mpsc::UnboundedSender<LaneMessage>>,
     sessions: RwLock<BTreeMap<u64, mpsc::UnboundedSender<Inbox>>>,
@@ -154,6 +156,7 @@ impl Node {
             linked: RwLock::default(),
             keeper_kick: Notify::new(),
             wants: Mutex::default(),
+            released: Mutex::default(),
             owners: OnceLock::new(),
             lanes,
             sessions: RwLock::default(),
@@ -521,6 +524,27 @@ impl Node {
             .is_some_and(|(who, at)| *who == node && at.elapsed() <= within)
     }
 
+    /// Shards whose leaders have said, since this was last asked, that this node's replica is no member any more.
+    pub(crate) fn take_released(&self) -> BTreeSet<ShardId> {
+        std::mem::take(&mut *self.released.lock())
+    }
+
+    /// Whether this node leads a shard of which another node is no member (any more), and should not become one.
+    fn has_removed(&self, shard: ShardId, node: NodeId) -> bool {
+        let table = self.metadata().table().read();
+        let is_placed = table
+            .placement(shard)
+            .is_none_or(|placed| placed.replicas.contains(&node));
+        drop(table);
+        !is_placed
+            && self.shards().status(shard).is_some_and(|status| {
+                status.leading.is_some()
+                    && !status.changing
+                    && !status.voters.contains(&node)
+                    && !status.learners.contains(&node)
+            })
+    }
+
     /// Wakes the keeper of the shards.
     pub(crate) fn keeper_kick(&self) -> &Notify {
         &self.keeper_kick
@@ -577,6 +601,15 @@ impl Node {
             ToNode::Wants { shard } => {
                 let now = tokio::time::Instant::now();
                 self.wants.lock().insert(shard, (from, now));
+                self.keeper_kick.notify_one();
+            }
+            ToNode::Holds { shard } => {
+                if self.has_removed(shard, from) {
+                    self.send_to_node(from, ToNode::Released { shard });
+                }
+            }
+            ToNode::Released { shard } => {
+                self.released.lock().insert(shard);
                 self.keeper_kick.notify_one();
             }
         }

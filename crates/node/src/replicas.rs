@@ -13,7 +13,7 @@ use crate::wire::ToNode;
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -109,6 +109,9 @@ impl Replica for LaneReplica {
 pub(crate) struct Keeper {
     node: Arc<Node>,
     founded_seen: Option<Instant>,
+    /// Shards of which there is something in the storage since before this start. A replica that is placed elsewhere by now may still be needed: it goes
+    /// when the shard's leader says that it is no member.
+    left_over: Option<BTreeSet<ShardId>>,
     /// Shards that are left alone for a while.
     pauses: BTreeMap<ShardId, Instant>,
     /// The one change of replicas that is under way. It may take long, and everything else goes on meanwhile: two nodes that each wait for the other to
@@ -129,6 +132,7 @@ impl Keeper {
         let mut keeper = Self {
             node,
             founded_seen: None,
+            left_over: None,
             pauses: BTreeMap::new(),
             change: None,
         };
@@ -192,9 +196,12 @@ impl Keeper {
     async fn open_and_close(&mut self) {
         let me = self.node.id();
         let (mut to_open, mut to_close) = (Vec::new(), Vec::new());
+        let shards = self.node.metadata().table().read().cluster();
+        let shards = shards.map_or(0, |(_, shards)| shards);
+        let left_over = self.left_over(shards);
+        let released = self.node.take_released();
         {
             let table = self.node.metadata().table().read();
-            let shards = table.cluster().map_or(0, |(_, shards)| shards);
             for shard in (0..shards).map(ShardId) {
                 let Some(placed) = table.placement(shard) else {
                     continue;
@@ -202,7 +209,10 @@ impl Keeper {
                 let is_open = self.node.shards().is_open(shard);
                 let wanted = placed.replicas.contains(&me);
                 let founds = placed.founders.contains(&me);
-                if !is_open && (wanted || founds) && !self.is_paused(shard) {
+                if !is_open
+                    && (wanted || founds || left_over.contains(&shard))
+                    && !self.is_paused(shard)
+                {
                     to_open.push((shard, founds.then(|| placed.founders.clone())));
                 } else if is_open && !wanted {
                     to_close.push(shard);
@@ -213,6 +223,10 @@ impl Keeper {
             if let Err(error) = self.open(shard, found).await {
                 tracing::error!(shard = shard.0, %error, "this node's replica of a shard cannot be opened");
                 self.pause(shard);
+                continue;
+            }
+            if let Some(left_over) = &mut self.left_over {
+                left_over.remove(&shard);
             }
         }
         for shard in to_close {
@@ -221,12 +235,40 @@ impl Keeper {
             };
             // Whoever leads removes this node first.
             let is_member = status.voters.contains(&me) || status.learners.contains(&me);
-            if !is_member && !status.changing && status.leader.is_some_and(|leader| leader != me) {
+            let has_heard =
+                !is_member && !status.changing && status.leader.is_some_and(|leader| leader != me);
+            // It may have been away when it was removed, and then nobody tells it unless it asks.
+            if !has_heard
+                && !released.contains(&shard)
+                && let Some(leader) = self.node.leaders().get(shard)
+                && leader.node != me
+            {
+                let asked = ToNode::Holds { shard };
+                self.node.send_to_node(leader.node, asked);
+            }
+            if has_heard || released.contains(&shard) {
                 tracing::info!(shard = shard.0, "the shard's replica has moved away");
                 self.node.shards().close(shard).await;
                 self.node.to_shard(shard, ShardMessage::Closed);
             }
         }
+    }
+
+    /// See the field. Empty until the cluster is known.
+    fn left_over(&mut self, shards: u16) -> BTreeSet<ShardId> {
+        if shards > 0 && self.left_over.is_none() {
+            let store = self.node.storage().state();
+            let is_there = |shard: &ShardId| {
+                keep::is_kept(&*store, *shard)
+                    .and_then(|kept| Ok(kept || self.node.shards().has_entries(*shard)?))
+                    .unwrap_or_else(|error| {
+                        tracing::error!(shard = shard.0, %error, "it cannot be read what there is of a shard");
+                        false
+                    })
+            };
+            self.left_over = Some((0..shards).map(ShardId).filter(is_there).collect());
+        }
+        self.left_over.clone().unwrap_or_default()
     }
 
     async fn open(&self, shard: ShardId, found: Option<Vec<NodeId>>) -> Result<(), String> {

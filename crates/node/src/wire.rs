@@ -61,6 +61,10 @@ pub(crate) enum ToNode {
     Low { memory: bool, disk: bool },
     /// The sending node should lead a shard, and is ready to: it is linked with every node that is up.
     Wants { shard: ShardId },
+    /// The sending node has a replica of a shard that is not placed there, and asks the leader whether it is still a member.
+    Holds { shard: ShardId },
+    /// The leader's answer to that: it is not, and its replica may go.
+    Released { shard: ShardId },
 }
 
 /// One message for one queue.

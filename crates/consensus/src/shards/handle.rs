@@ -155,6 +155,14 @@ impl Shards {
         self.inner.groups.read().contains_key(&shard)
     }
 
+    /// Whether this node's storage has entries of a shard's log, be its group open or not.
+    ///
+    /// # Errors
+    /// When the storage cannot be read.
+    pub fn has_entries(&self, shard: ShardId) -> Result<bool, StorageError> {
+        crate::log::has_entries(&*self.inner.storage.log(), shard)
+    }
+
     /// The shards whose groups run here, in order.
     #[must_use]
     pub fn shards(&self) -> Vec<ShardId> {

@@ -85,6 +85,11 @@ struct Replicated {
 }
 
 impl Local {
+    /// Whether it is one of the replicated queues of a shard.
+    fn is_of(&self, shard: ShardId) -> bool {
+        self.replicated.as_ref().is_some_and(|r| r.shard == shard)
+    }
+
     /// Counts the deliveries that calls for this queue have led to.
     #[inline]
     fn count_deliveries(&mut self, outbox: &mut Outbox) {
@@ -178,12 +183,7 @@ impl Worker {
             LaneMessage::Revise => {
                 let node = self.node.clone();
                 let table = node.metadata().table().read();
-                let gone: Vec<QueueId> = self
-                    .queues
-                    .keys()
-                    .copied()
-                    .filter(|id| table.queue_by_id(*id).is_none())
-                    .collect();
+                let gone = self.queue_ids(|id, _| table.queue_by_id(id).is_none());
                 drop(table);
                 self.deleted(gone);
             }
@@ -191,12 +191,7 @@ impl Worker {
                 self.sessions.clear();
                 self.absent.clear();
                 // Replicated queues are their shards' leaders' to reset, this node's among them.
-                let gone: Vec<QueueId> = self
-                    .queues
-                    .iter()
-                    .filter(|(_, local)| local.replicated.is_none())
-                    .map(|(id, _)| *id)
-                    .collect();
+                let gone = self.queue_ids(|_, local| local.replicated.is_none());
                 self.deleted(gone);
             }
             LaneMessage::Counts(ids, reply) => {
@@ -204,6 +199,14 @@ impl Worker {
                 let _ = reply.send(self.counts(ids));
             }
         }
+    }
+
+    /// Queues that are served here, in order: what is done with them must not depend on that of a hash map.
+    fn queue_ids(&self, which: impl Fn(QueueId, &Local) -> bool) -> Vec<QueueId> {
+        let of_them = self.queues.iter().filter(|(id, local)| which(**id, local));
+        let mut ids: Vec<QueueId> = of_them.map(|(id, _)| *id).collect();
+        ids.sort_unstable();
+        ids
     }
 
     fn deleted(&mut self, ids: Vec<QueueId>) {

@@ -246,7 +246,7 @@ impl Worker {
         self.node.resigned(shard, leading.term);
         let node = self.node.clone();
         self.queues.retain(|_, local| {
-            let is_of_it = local.replicated.as_ref().is_some_and(|r| r.shard == shard);
+            let is_of_it = local.is_of(shard);
             if is_of_it {
                 node.account(local.accounted, 0);
             }
@@ -642,14 +642,7 @@ impl Worker {
     }
 
     fn pause_as_due(&mut self, shard: ShardId) {
-        let of_shard = |local: &Local| local.replicated.as_ref().is_some_and(|r| r.shard == shard);
-        let served: Vec<QueueId> = self
-            .queues
-            .iter()
-            .filter(|(_, local)| of_shard(local))
-            .map(|(id, _)| *id)
-            .collect();
-        for queue in served {
+        for queue in self.queue_ids(|_, local| local.is_of(shard)) {
             self.pause_queue_as_due(queue);
         }
     }
@@ -1058,13 +1051,14 @@ impl Worker {
 
     /// Before leadership is handed over: says of each queue what was delivered, so that the next leader flags no more than that.
     fn hand_over(&mut self, shard: ShardId, done: tokio::sync::oneshot::Sender<()>) {
-        let delivered: Vec<(QueueId, u64)> = self
-            .queues
-            .iter_mut()
-            .filter_map(|(id, local)| {
-                let replicated = local.replicated.as_ref().filter(|r| r.shard == shard)?;
+        let served = self.queue_ids(|_, local| local.is_of(shard));
+        let delivered: Vec<(QueueId, u64)> = served
+            .into_iter()
+            .filter_map(|id| {
+                let local = self.queues.get_mut(&id)?;
+                let replicated = local.replicated.as_ref()?;
                 let until = local.queue.undelivered().unwrap_or(replicated.fed_to);
-                Some((*id, until.max(replicated.inherited)))
+                Some((id, until.max(replicated.inherited)))
             })
             .collect();
         if let Some(leading) = self.leading_mut(shard) {
@@ -1084,12 +1078,7 @@ impl Worker {
 
     /// The hand-over came to nothing: queues are in use again.
     fn keeps_leading(&mut self, shard: ShardId, term: u64) {
-        let used: Vec<QueueId> = self
-            .queues
-            .iter()
-            .filter(|(_, l)| l.replicated.as_ref().is_some_and(|r| r.shard == shard))
-            .map(|(id, _)| *id)
-            .collect();
+        let used = self.queue_ids(|_, local| local.is_of(shard));
         let Some(leading) = self.leading_mut(shard).filter(|l| l.term == term) else {
             return;
         };
