@@ -50,6 +50,8 @@ impl ShardsConfig {
         let raft = openraft::Config {
             cluster_name: format!("shard {}", shard.0),
             heartbeat_interval: millis(self.heartbeat),
+            // Those of all groups go together, see `super::pulse`.
+            enable_heartbeat: false,
             // Counted from the end of the lease, which is as long as the greater one.
             election_timeout_min: millis(self.lease / 2),
             election_timeout_max: millis(self.lease),

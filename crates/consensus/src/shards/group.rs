@@ -247,6 +247,19 @@ impl Group {
         }
     }
 
+    /// Sends a heartbeat to each replica, if this node leads. Returns at once; one that finds openraft's queue full is left out.
+    pub(super) fn beat(&self) {
+        if self.with_metrics(|now| now.state) != ServerState::Leader {
+            return;
+        }
+        let trigger = self.raft.trigger();
+        let sent =
+            std::pin::pin!(trigger.heartbeat()).poll(&mut Context::from_waker(Waker::noop()));
+        if let Poll::Ready(Err(error)) = sent {
+            tracing::debug!(shard = self.shard.0, %error, "no heartbeat");
+        }
+    }
+
     /// The payload of an entry in the log.
     pub(crate) fn read(&self, index: u64) -> Result<Option<Bytes>, StorageError> {
         self.log.payload(index)

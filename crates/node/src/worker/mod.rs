@@ -629,7 +629,8 @@ fn seal(local: &mut Local, counts: &Counts, if_unused: bool, if_empty: bool) -> 
     if if_unused && counts.consumers > 0 {
         return refused("in use");
     }
-    if if_empty && counts.ready > 0 {
+    // What was delivered and not acknowledged would be lost as well, and it may only be on its way to the consumer.
+    if if_empty && counts.ready + counts.unacked > 0 {
         return refused("is not empty");
     }
     local.sealed = true;
