@@ -97,11 +97,13 @@ impl Local {
         self.meter.now.deliver_get += delivered;
         self.meter.now.redeliver += again;
     }
+}
 
-    fn stats(&mut self) -> QueueStats {
-        let (recent, over) = self.meter.recent(Instant::now());
+impl Meter<Flow> {
+    fn flow(&mut self) -> QueueStats {
+        let (recent, over) = self.recent(Instant::now());
         QueueStats {
-            total: self.meter.now,
+            total: self.now,
             recent,
             over_ms: u64::try_from(over.as_millis()).unwrap_or(u64::MAX),
         }
@@ -117,6 +119,8 @@ enum Missing {
 pub(crate) struct Worker {
     node: Arc<Node>,
     queues: HashMap<QueueId, Local>,
+    /// What went through replicated queues of which nothing has been asked yet.
+    unserved: HashMap<QueueId, Meter<Flow>>,
     shards: BTreeMap<ShardId, Hosted>,
     /// Queues that a session consumes or got from.
     sessions: BTreeMap<SessionId, BTreeSet<QueueId>>,
@@ -135,6 +139,7 @@ impl Worker {
         let mut worker = Self {
             node,
             queues: HashMap::new(),
+            unserved: HashMap::new(),
             shards: BTreeMap::new(),
             sessions: BTreeMap::new(),
             absent: BTreeMap::new(),
@@ -566,7 +571,7 @@ impl Worker {
             vhost: view.vhost.to_owned(),
             name: view.name.to_owned(),
             auto_delete: view.auto_delete,
-            meter: Meter::new(Instant::now()),
+            meter: self.unserved.remove(&id).unwrap_or_default(),
             sealed: false,
             replicated,
         };

@@ -15,7 +15,7 @@
 
 use super::feeder::Feeder;
 use super::{Answered, Local, Replicated, Worker, answer};
-use crate::counts::Counted;
+use crate::counts::{Counted, Flow};
 use crate::hosted::{Due, ENTRIES_MAX, Hosted, Leading, ShardMessage};
 use crate::meter::Meter;
 use crate::outbox::{GetSink, Outbox};
@@ -96,8 +96,11 @@ impl Worker {
         ids.into_iter()
             .filter_map(|id| {
                 let counts = self.counts_of_any(id)?;
-                let stats = self.queues.get_mut(&id).map(Local::stats);
-                Some((id, counts, stats.unwrap_or_default()))
+                let meter = match self.queues.get_mut(&id) {
+                    Some(local) => Some(&mut local.meter),
+                    None => self.unserved.get_mut(&id),
+                };
+                Some((id, counts, meter.map(Meter::flow).unwrap_or_default()))
             })
             .collect()
     }
@@ -244,6 +247,10 @@ impl Worker {
             "this node no longer leads the shard"
         );
         self.node.resigned(shard, leading.term);
+        if let Some(hosted) = self.shards.get(&shard) {
+            self.unserved
+                .retain(|id, _| hosted.state.queue(*id).is_none());
+        }
         let node = self.node.clone();
         self.queues.retain(|_, local| {
             let is_of_it = local.is_of(shard);
@@ -287,6 +294,7 @@ impl Worker {
     }
 
     pub(super) fn drop_index(&mut self, id: QueueId) {
+        self.unserved.remove(&id);
         for hosted in self.shards.values_mut() {
             if let Some(leading) = &mut hosted.leading
                 && hosted.state.queue(id).is_some()
@@ -521,7 +529,7 @@ impl Worker {
             vhost: view.vhost.to_owned(),
             name: view.name.to_owned(),
             auto_delete: view.auto_delete,
-            meter: Meter::new(Instant::now()),
+            meter: self.unserved.remove(&queue).unwrap_or_default(),
             sealed: false,
             replicated: Some(replicated),
         };
@@ -666,6 +674,7 @@ impl Worker {
                 payload: &entry.payload,
                 leading: leading.as_mut(),
                 queues: &mut self.queues,
+                unserved: &mut self.unserved,
                 outbox: &mut self.outbox,
                 touched: &mut self.touched,
                 in_use: &mut in_use,
@@ -1097,6 +1106,7 @@ struct Applying<'a> {
     payload: &'a Bytes,
     leading: Option<&'a mut Leading>,
     queues: &'a mut HashMap<QueueId, Local>,
+    unserved: &'a mut HashMap<QueueId, Meter<Flow>>,
     outbox: &'a mut Outbox,
     touched: &'a mut Vec<QueueId>,
     /// Queues that may be served from now on.
@@ -1107,6 +1117,8 @@ impl Effects for Applying<'_> {
     fn arrived(&mut self, run: &Run, position: u64, index: &Index) {
         let Some(leading) = &self.leading else { return };
         let Some(local) = self.queues.get_mut(&run.queue) else {
+            let meter = self.unserved.entry(run.queue).or_default();
+            meter.now.publish += u64::from(run.count);
             return;
         };
         let Some(replicated) = &mut local.replicated else {
