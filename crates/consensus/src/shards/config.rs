@@ -50,9 +50,9 @@ impl ShardsConfig {
         let raft = openraft::Config {
             cluster_name: format!("shard {}", shard.0),
             // Heartbeats of all groups go together, see `super::pulse`. openraft looks at its election timers every fifth of this, which is most of
-            // what a cluster costs that does nothing; it may not be longer.
+            // what a cluster costs that does nothing; with that fifth it must be shorter than the least election timeout.
             enable_heartbeat: false,
-            heartbeat_interval: millis(self.lease / 2).saturating_sub(1),
+            heartbeat_interval: millis(self.lease * 2 / 5),
             // Counted from the end of the lease, which is as long as the greater one.
             election_timeout_min: millis(self.lease / 2),
             election_timeout_max: millis(self.lease),
