@@ -29,7 +29,7 @@ impl ShardsConfig {
     pub fn new(node: NodeId, seed: u64) -> Self {
         Self {
             node,
-            heartbeat: Duration::from_millis(50),
+            heartbeat: Duration::from_millis(60),
             lease: Duration::from_millis(200),
             append_deadline: Duration::from_secs(5),
             catch_up_deadline: Duration::from_secs(600),

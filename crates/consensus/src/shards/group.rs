@@ -189,6 +189,16 @@ impl Group {
         }));
         let group = Arc::clone(self);
         tasks.push(self.spawn(async move {
+            // Where nobody else votes, there is nobody either whose leadership an earlier process of this node may have confirmed.
+            let wait = group.votes_from.saturating_duration_since(Instant::now());
+            let is_alone = group.until(wait, Group::is_only_voter).await;
+            let elected = match is_alone {
+                Some(true) => group.raft.trigger().elect(false).await,
+                Some(false) | None => Ok(()),
+            };
+            if let Err(error) = elected {
+                tracing::debug!(shard = group.shard.0, %error, "no election");
+            }
             tokio::time::sleep_until(group.votes_from).await;
             group.raft.runtime_config().elect(true);
         }));
@@ -245,6 +255,13 @@ impl Group {
                 true
             }
         }
+    }
+
+    /// Whether this node is the only one that votes; None until it is known who does.
+    fn is_only_voter(now: &Metrics) -> Option<bool> {
+        let mut voters = now.membership_config.voter_ids();
+        let first = voters.next()?;
+        Some(first == now.id && voters.next().is_none())
     }
 
     /// Sends a heartbeat to each replica, if this node leads. Returns at once; one that finds openraft's queue full is left out.
