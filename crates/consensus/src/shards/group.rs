@@ -266,7 +266,10 @@ impl Group {
 
     /// Sends a heartbeat to each replica, if this node leads. Returns at once; one that finds openraft's queue full is left out.
     pub(super) fn beat(&self) {
-        if self.with_metrics(|now| now.state) != ServerState::Leader {
+        let leads = self.with_metrics(|now| now.state) == ServerState::Leader;
+        // A leader waits for no election, and to look at the clock is most of what a group costs that does nothing.
+        self.raft.runtime_config().tick(!leads);
+        if !leads {
             return;
         }
         let trigger = self.raft.trigger();
