@@ -22,7 +22,7 @@ use crate::{run, toolchain};
     after_help = "Examples: cargo xtask test\n          cargo xtask test rules unit\n          cargo xtask test blackbox -- -k topic\n          cargo xtask test crash --minutes 10 --kinds kill,partition"
 )]
 pub struct Arguments {
-    /// Which steps to run; all of them in this order unless named, but for crash, which runs only if named.
+    /// Which steps to run; all of them in this order unless named, but for crash and fresh, which run only if named.
     #[arg(value_enum)]
     steps: Vec<Step>,
     /// Run the steps after one that failed, too.
@@ -47,12 +47,14 @@ enum Step {
     Unit,
     /// Examples in the documentation.
     Doc,
-    /// The simulator: seeds that once failed, five minutes of fresh ones, and planted bugs.
+    /// The simulator: seeds that once failed, and thirty more.
     Simulate,
     /// Real clients against real processes.
     Blackbox,
     /// Three real processes under load, kills, stops, partitions and restarts, and every message accounted for.
     Crash,
+    /// The simulator: five minutes of seeds that none has had before, and planted bugs until each is found.
+    Fresh,
 }
 
 impl Step {
@@ -79,7 +81,8 @@ impl Step {
                 "--tests",
             ]),
             Self::Doc => cargo(&["test", "--release", "--workspace", "--doc"]),
-            Self::Simulate => simulations::run(repository),
+            Self::Simulate => simulations::known(repository),
+            Self::Fresh => simulations::fresh(repository),
             Self::Blackbox => blackbox::run(repository, &arguments.pytest),
             Self::Crash => crash::run(repository, &arguments.crash),
         }
@@ -87,8 +90,19 @@ impl Step {
 
     /// Whether it runs without being named.
     fn usual(self) -> bool {
-        // It takes minutes, and wants the machine for itself: what a client on an overloaded one sees twice is no news.
-        self != Self::Crash
+        match self {
+            // It takes minutes, and wants the machine for itself: what a client on an overloaded one sees twice is no news.
+            Self::Crash => false,
+            // What it finds may be years old: it must not keep a change from landing.
+            Self::Fresh => false,
+            Self::Fmt
+            | Self::Rules
+            | Self::Clippy
+            | Self::Unit
+            | Self::Doc
+            | Self::Simulate
+            | Self::Blackbox => true,
+        }
     }
 
     fn builds(self) -> bool {
@@ -99,7 +113,8 @@ impl Step {
             | Self::Doc
             | Self::Simulate
             | Self::Blackbox
-            | Self::Crash => true,
+            | Self::Crash
+            | Self::Fresh => true,
         }
     }
 

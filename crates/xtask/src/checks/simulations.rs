@@ -1,4 +1,5 @@
-//! The simulator in the checks: every seed that once failed, fresh seeds for some minutes, and planted bugs until each is found.
+//! The simulator in the checks: every seed that once failed and some that each check runs; and, if asked for, fresh seeds for some minutes, and planted bugs
+//! until each is found.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -12,11 +13,17 @@ const FRESH_MINUTES: &str = "5";
 /// After so many real minutes no further planted bug is looked for.
 const BUGS_MINUTES: &str = "4";
 
-/// Runs them one after the other.
-pub fn run(repository: &Repository) -> Result<()> {
+/// Seeds that once failed, and the first thirty.
+pub fn known(repository: &Repository) -> Result<()> {
     println!("seeds that once failed");
     simulate(repository, &["pinned"])?;
-    // The time in seconds: every run of the checks has seeds that none has had before.
+    println!("the first seeds");
+    simulate(repository, &["run", "--seeds", "30"])
+}
+
+/// Fresh seeds, and planted bugs.
+pub fn fresh(repository: &Repository) -> Result<()> {
+    // The time in seconds: every run has seeds that none has had before.
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let first = now.context("the clock is before 1970")?.as_secs();
     println!("fresh seeds from {first} on, for {FRESH_MINUTES} minutes");
