@@ -112,6 +112,8 @@ pub(crate) struct Keeper {
     /// Shards of which there is something in the storage since before this start. A replica that is placed elsewhere by now may still be needed: it goes
     /// when the shard's leader says that it is no member.
     left_over: Option<BTreeSet<ShardId>>,
+    /// Shards whose replicas have moved away from here: that this node was among the founders does not count any more.
+    moved_away: BTreeSet<ShardId>,
     /// Shards that are left alone for a while.
     pauses: BTreeMap<ShardId, Instant>,
     /// The one change of replicas that is under way. It may take long, and everything else goes on meanwhile: two nodes that each wait for the other to
@@ -133,6 +135,7 @@ impl Keeper {
             node,
             founded_seen: None,
             left_over: None,
+            moved_away: BTreeSet::new(),
             pauses: BTreeMap::new(),
             change: None,
         };
@@ -208,7 +211,7 @@ impl Keeper {
                 };
                 let is_open = self.node.shards().is_open(shard);
                 let wanted = placed.replicas.contains(&me);
-                let founds = placed.founders.contains(&me);
+                let founds = placed.founders.contains(&me) && !self.moved_away.contains(&shard);
                 if !is_open
                     && (wanted || founds || left_over.contains(&shard))
                     && !self.is_paused(shard)
@@ -250,6 +253,7 @@ impl Keeper {
                 tracing::info!(shard = shard.0, "the shard's replica has moved away");
                 self.node.shards().close(shard).await;
                 self.node.to_shard(shard, ShardMessage::Closed);
+                self.moved_away.insert(shard);
             }
         }
     }
