@@ -16,7 +16,7 @@ use crate::meter::Meter;
 use crate::node::Node;
 use crate::outbox::{GetSink, Outbox};
 use crate::wire::{
-    Answer, Ask, Batch, Call, ConsumerCall, Question, Settlements, ToOwner, ToSession,
+    Answer, Ask, Batch, Call, ConsumerCall, Deliveries, Question, Settlements, ToOwner, ToSession,
 };
 use hashbrown::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
@@ -88,6 +88,13 @@ impl Local {
     /// Whether it is one of the replicated queues of a shard.
     fn is_of(&self, shard: ShardId) -> bool {
         self.replicated.as_ref().is_some_and(|r| r.shard == shard)
+    }
+
+    /// Counts what a get has found.
+    fn count_got(&mut self, got: &Deliveries) {
+        self.meter.now.deliver_get += got.items.len() as u64;
+        let again = got.items.iter().filter(|item| item.redelivered);
+        self.meter.now.redeliver += again.count() as u64;
     }
 
     /// Counts the deliveries that calls for this queue have led to.
@@ -712,11 +719,9 @@ fn answer(
                 no_ack,
                 &mut sink,
             ) {
-                local.meter.now.deliver_get += 1;
-                let again = sink.0.items.iter().filter(|item| item.redelivered);
-                local.meter.now.redeliver += again.count() as u64;
+                local.count_got(&sink.0);
                 Answer::Got {
-                    remaining: queue.counts().ready,
+                    remaining: local.queue.counts().ready,
                     deliveries: sink.0,
                 }
             } else {

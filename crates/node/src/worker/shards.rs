@@ -913,6 +913,7 @@ impl Worker {
         }
         let GetSink(mut deliveries, consumed) = sink;
         deliveries.term = term;
+        local.count_got(&deliveries);
         if let Some(position) = consumed {
             let shard = local.replicated.as_mut().map(|r| {
                 r.settling.insert(position);
