@@ -12,8 +12,8 @@ use std::time::Duration;
 /// After a disturbance, messages that were under way may come late for so long.
 const SETTLED: Duration = Duration::from_secs(4);
 
-/// A message that was put back is in its place again after so long, and what was on its way to consumers has arrived.
-const PLACED: Duration = Duration::from_secs(8);
+/// A message that was put back is in its place again after so long.
+const PLACED: Duration = Duration::from_secs(2);
 
 /// A delivery as a consumer sees it.
 #[derive(Clone, Copy, Debug)]
