@@ -6,8 +6,12 @@
 //! Invariant: a queue id that the table does not know is either not applied here yet (then the lane waits for it, bounded) or deleted (then what is
 //! meant for it is refused).
 
+mod applying;
+mod batches;
 mod feeder;
 mod keeping;
+mod leading;
+mod questions;
 mod shards;
 
 use crate::counts::{Counted, Flow, QueueStats};
