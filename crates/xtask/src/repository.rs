@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
-use crate::run::{EX_DATA, Stop};
+use crate::run::{self, EX_DATA, Stop};
 use crate::toolchain;
 
 /// The checkout that the current folder, or else this program, is in.
@@ -58,6 +58,17 @@ impl Repository {
             .args(arguments)
             .envs(toolchain::environment(&self.root));
         command
+    }
+
+    /// Builds the release binaries, with these arguments besides. Always all of them: cargo chooses the features of what they depend on for all packages
+    /// that it is asked to build, and with another choice it would build half of that anew, RocksDB included.
+    pub fn build(&self, besides: &[&str]) -> Result<()> {
+        let mut arguments = vec!["build", "--release"];
+        for package in ["warren", "warrenctl", "xtask", "warren-crash"] {
+            arguments.extend(["--package", package]);
+        }
+        arguments.extend(besides);
+        run::visibly(&mut self.cargo(&arguments))
     }
 
     /// The folder of the cluster's configuration.

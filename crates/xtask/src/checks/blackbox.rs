@@ -15,16 +15,7 @@ use crate::run;
 /// Runs pytest with these arguments.
 pub fn run(repository: &Repository, arguments: &[String]) -> Result<()> {
     packages::ensure(&needs())?;
-    run::visibly(&mut repository.cargo(&[
-        "build",
-        "--release",
-        "--package",
-        "warren",
-        "--package",
-        "warrenctl",
-        "--package",
-        "xtask",
-    ]))?;
+    repository.build(&[])?;
     let python = environment(repository)?;
     let mut pytest = repository.command(&python);
     pytest

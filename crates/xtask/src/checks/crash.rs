@@ -47,11 +47,7 @@ const PLANTED: (&str, &str) = ("confirm-before-commit", "lost");
 
 /// Builds what is needed, and runs the test.
 pub fn run(repository: &Repository, options: &Options) -> Result<()> {
-    let mut build = vec!["build", "--release", "--package", "warren-crash"];
-    if options.warren.is_none() {
-        build.extend(["--package", "warren"]);
-    }
-    run::visibly(&mut repository.cargo(&build))?;
+    repository.build(&[])?;
 
     // Paths on the command line are relative to where the user is, which need not be the checkout's root.
     let built = repository.binaries.join("warren");
@@ -88,14 +84,11 @@ pub fn finds_a_planted_bug(repository: &Repository) -> Result<()> {
     let (bug, class) = PLANTED;
     let built = repository.binaries.join("warren");
     let planted = repository.target().join("warren-with-a-planted-bug");
-    let server = ["build", "--release", "--package", "warren"];
-    let with_bugs = [&server[..], &["--features", "planted-bugs"]].concat();
-    run::visibly(&mut repository.cargo(&["build", "--release", "--package", "warren-crash"]))?;
-    run::visibly(&mut repository.cargo(&with_bugs))?;
+    repository.build(&["--features", "warren/planted-bugs"])?;
     std::fs::copy(&built, &planted)
         .with_context(|| format!("cannot copy {} to {}", built.display(), planted.display()))?;
     // Nobody should find a binary with bugs where the one that ships is.
-    run::visibly(&mut repository.cargo(&server))?;
+    repository.build(&[])?;
     let mut crash = crash(repository, &planted, &repository.target().join("crash"))?;
     crash
         .env("WARREN_PLANTED_BUG", bug)

@@ -20,7 +20,7 @@ use nix::sys::signal::Signal;
 
 use crate::repository::Repository;
 use crate::run::{EX_UNAVAILABLE, Stop};
-use crate::{certificates, run, toolchain};
+use crate::{certificates, toolchain};
 use interrupt::Interrupt;
 use nodes::{Cluster, Node};
 use process::Record;
@@ -150,14 +150,7 @@ fn recorded(node: &Node) -> Result<Record> {
 fn up(repository: &Repository, arguments: &Arguments, cluster: Cluster) -> Result<()> {
     if !arguments.no_build {
         toolchain::ensure()?;
-        run::visibly(&mut repository.cargo(&[
-            "build",
-            "--release",
-            "--package",
-            "warren",
-            "--package",
-            "warrenctl",
-        ]))?;
+        repository.build(&[])?;
     }
     cluster.prepare(arguments.fresh)?;
     certificates(repository, &cluster)?;
