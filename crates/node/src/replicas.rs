@@ -12,7 +12,7 @@ use crate::owners::preferred_leader;
 use crate::wire::ToNode;
 use bytes::Bytes;
 use futures::FutureExt;
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, join_all};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -203,30 +203,41 @@ impl Keeper {
                 let wanted = placed.replicas.contains(&me);
                 let founds = placed.founders.contains(&me);
                 if !is_open && (wanted || founds) && !self.is_paused(shard) {
-                    to_open.push((shard, founds.then(|| placed.founders.clone())));
+                    to_open.push((shard, founds.then(|| placed.founders.clone()), wanted));
                 } else if is_open && !wanted {
                     to_close.push(shard);
                 }
             }
         }
-        for (shard, found) in to_open {
+        for (shard, found, wanted) in to_open {
+            // A founder whose replica has moved away founds nothing any more.
+            if !wanted && self.is_removed(shard).await.is_some() {
+                self.pause(shard);
+                continue;
+            }
             if let Err(error) = self.open(shard, found).await {
                 tracing::error!(shard = shard.0, %error, "this node's replica of a shard cannot be opened");
                 self.pause(shard);
             }
         }
-        for shard in to_close {
-            let Some(status) = self.node.shards().status(shard) else {
-                continue;
-            };
-            // Whoever leads removes this node first.
-            let is_member = status.voters.contains(&me) || status.learners.contains(&me);
-            if !is_member && !status.changing && status.leader.is_some_and(|leader| leader != me) {
-                tracing::info!(shard = shard.0, "the shard's replica has moved away");
-                self.node.shards().close(shard).await;
-                self.node.to_shard(shard, ShardMessage::Closed);
-            }
+        // Whoever leads removes this node first, and then sends it nothing more, often not even that it was removed: so it is asked.
+        let removed = to_close.into_iter().map(|shard| self.is_removed(shard));
+        for shard in join_all(removed).await.into_iter().flatten() {
+            tracing::info!(shard = shard.0, "the shard's replica has moved away");
+            self.node.shards().close(shard).await;
+            self.node.to_shard(shard, ShardMessage::Closed);
         }
+    }
+
+    /// The shard, if its group has another leader and goes on without this node.
+    async fn is_removed(&self, shard: ShardId) -> Option<ShardId> {
+        let me = self.node.id();
+        let leader = self.node.leaders().get(shard)?.node;
+        if leader == me || self.is_paused(shard) {
+            return None;
+        }
+        let removed = self.node.is_no_member(shard, leader).await;
+        removed.then_some(shard)
     }
 
     async fn open(&self, shard: ShardId, found: Option<Vec<NodeId>>) -> Result<(), String> {
@@ -271,7 +282,14 @@ impl Keeper {
                 (placed.replicas.clone(), preferred_leader(&table, shard))
             };
             if !same_nodes(&status, &placed) {
-                self.begin_change(shard, placed);
+                if !self.has_majority(&placed) {
+                    continue;
+                }
+                // Who is to have no replica lets another one make the change: a leader that removes itself leaves the shard without one for an election.
+                match self.successor(&status, &placed, preferred) {
+                    Some(to) => self.give_up_leading(shard, to).await,
+                    None => self.begin_change(shard, placed),
+                }
                 continue;
             }
             if let Some(to) = preferred
@@ -283,6 +301,36 @@ impl Keeper {
                 tracing::info!(shard = shard.0, %to, %error, "leadership is not handed over yet");
                 self.pause(shard);
             }
+        }
+    }
+
+    /// Whether a majority of these nodes is here: a shard that moved to others would stand still.
+    fn has_majority(&self, placed: &[NodeId]) -> bool {
+        let linked = self.node.linked();
+        let is_here = |node: &&NodeId| **node == self.node.id() || linked.contains(node);
+        placed.iter().filter(is_here).count() > placed.len() / 2
+    }
+
+    /// Who leads a shard on when this node is to have no replica of it: the preferred leader, or another one that votes already.
+    fn successor(
+        &self,
+        status: &ShardStatus,
+        placed: &[NodeId],
+        preferred: Option<NodeId>,
+    ) -> Option<NodeId> {
+        if placed.contains(&self.node.id()) || status.changing {
+            return None;
+        }
+        let linked = self.node.linked();
+        let could = |node: &NodeId| linked.contains(node) && has_caught_up(status, *node);
+        let mut others = preferred.into_iter().chain(placed.iter().copied());
+        others.find(could)
+    }
+
+    async fn give_up_leading(&mut self, shard: ShardId, to: NodeId) {
+        if let Err(error) = self.node.hand_shard_over(shard, to).await {
+            tracing::info!(shard = shard.0, %to, %error, "leadership is not given up yet");
+            self.pause(shard);
         }
     }
 
