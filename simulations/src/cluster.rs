@@ -134,7 +134,7 @@ impl Cluster {
                     }
                     match cluster.run(node, &oracle).await {
                         Ok(()) => {}
-                        Err(error) if oracle.is_faulted(node) => {
+                        Err(error) if oracle.is_faulted(node) && !says_corrupt(&*error) => {
                             // A process that cannot use its disk ends; it is started again when the disk is well.
                             oracle.note(
                                 &node_name(node),
@@ -258,6 +258,11 @@ fn new_disk(options: &Options) -> Disk {
     )));
     disk.set_sync_delay(options.sync_delay);
     disk
+}
+
+/// Whether a node that does not start has found its disk's contents wrong: no fault that there is may lead to that.
+fn says_corrupt(error: &dyn std::error::Error) -> bool {
+    error.to_string().contains("corrupt")
 }
 
 /// Has this host's clock run faster than the true time: a part of a step is passed over now and then.

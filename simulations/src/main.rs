@@ -2,22 +2,22 @@
 
 #[cfg(feature = "planted-bugs")]
 mod mutants;
+mod processes;
+mod repeats;
 mod seeded;
 
 use anyhow::{Context as _, bail};
 use clap::{Parser, Subcommand};
-use std::collections::BTreeMap;
+use processes::{HELD, many};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use warren_simulations::faults::Kind;
 use warren_simulations::workloads::Workload;
 use warren_simulations::{Certificates, Detail, Options, Report, invariants, run};
 
-/// Stands for no invariant's name.
-const HELD: &str = "-";
 /// Nodes that certificates are made for.
 const NODES: usize = 6;
 /// How often a run is looked at, in real time.
@@ -50,6 +50,9 @@ enum Action {
         /// How long clients work and faults strike, in simulated minutes; each seed has its own length if not given.
         #[arg(long)]
         minutes: Option<f64>,
+        /// Begins no further seed after so many minutes of real time, however many are left.
+        #[arg(long, value_name = "MINUTES")]
+        limit: Option<f64>,
         /// Runs at once; as many as there are cores if not given.
         #[arg(long)]
         jobs: Option<usize>,
@@ -82,14 +85,32 @@ enum Action {
         #[arg(long)]
         minutes: Option<f64>,
     },
-    /// Runs a seed twice in fresh processes; fails if they differ in any event or packet.
+    /// Runs seeds twice each in fresh processes; fails if two runs differ in any event or packet.
     Determinism {
-        /// The seed.
+        /// The first seed.
         #[arg(long)]
         seed: u64,
+        /// How many.
+        #[arg(long, default_value_t = 1)]
+        seeds: u64,
         /// Simulated minutes.
         #[arg(long)]
         minutes: Option<f64>,
+        /// Seeds at once; twice as many processes run.
+        #[arg(long)]
+        jobs: Option<usize>,
+    },
+    /// Measures how fast three nodes with 200 messages a second and without faults are simulated, on one core.
+    Bench {
+        /// The seed.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// Simulated minutes of load.
+        #[arg(long, default_value_t = 2.0)]
+        minutes: f64,
+        /// Shards.
+        #[arg(long, default_value_t = 16)]
+        shards: u16,
     },
     /// Runs the seeds that once failed.
     Pinned,
@@ -104,6 +125,9 @@ enum Action {
         /// Ends with each bug's first find.
         #[arg(long)]
         short: bool,
+        /// Begins with no further bug after so many minutes of real time, and says which were left out.
+        #[arg(long, value_name = "MINUTES")]
+        limit: Option<f64>,
         /// Only this bug.
         #[arg(long, value_name = "BUG")]
         only: Option<String>,
@@ -137,8 +161,14 @@ fn act(action: Action) -> anyhow::Result<bool> {
             seeds,
             first,
             minutes,
+            limit,
             jobs,
-        } => many((first..first + seeds).collect(), minutes, jobs),
+        } => many(
+            (first..first + seeds).collect(),
+            minutes,
+            length(limit),
+            jobs,
+        ),
         Action::One { seed, minutes } => one(seed, minutes),
         Action::Replay {
             seed,
@@ -155,17 +185,29 @@ fn act(action: Action) -> anyhow::Result<bool> {
             trace,
             record.as_deref(),
         ),
-        Action::Determinism { seed, minutes } => determinism(seed, minutes),
+        Action::Determinism {
+            seed,
+            seeds,
+            minutes,
+            jobs,
+        } => repeats::all((seed..seed + seeds).collect(), minutes, jobs),
+        Action::Bench {
+            seed,
+            minutes,
+            shards,
+        } => bench(seed, minutes, shards),
         #[cfg(feature = "planted-bugs")]
         Action::Mutants {
             seeds,
             first,
             short,
+            limit,
             only,
             jobs,
         } => mutants::find(
             (first..first + seeds).collect(),
             short,
+            length(limit),
             only.as_deref(),
             jobs,
         ),
@@ -173,7 +215,7 @@ fn act(action: Action) -> anyhow::Result<bool> {
         Action::Mutants { .. } => {
             bail!("this simulator is built without planted bugs: cargo xtask simulate mutants")
         }
-        Action::Pinned => many(pinned().map(|(seed, _)| seed).collect(), None, None),
+        Action::Pinned => many(pinned().map(|(seed, _)| seed).collect(), None, None, None),
         Action::List => {
             list();
             Ok(true)
@@ -221,116 +263,7 @@ fn on_thread(options: Options, detail: Detail) -> anyhow::Result<Report> {
     }
 }
 
-/// Runs each seed in a process of its own: what libraries keep for the whole process would else depend on the runs before.
-fn many(seeds: Vec<u64>, minutes: Option<f64>, jobs: Option<usize>) -> anyhow::Result<bool> {
-    let jobs = jobs
-        .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
-        .max(1);
-    let (began, count) = (Instant::now(), seeds.len());
-    let next = Mutex::new(seeds.into_iter());
-    let failed: Mutex<BTreeMap<u64, String>> = Mutex::default();
-    let simulated_ms = AtomicU64::new(0);
-    let one_after_the_other = || -> anyhow::Result<()> {
-        loop {
-            let Some(seed) = lock(&next).next() else {
-                return Ok(());
-            };
-            let done = in_process(seed, minutes)?;
-            simulated_ms.fetch_add(done.simulated_ms, Ordering::Relaxed);
-            // One lock for the whole report: reports do not mix.
-            let mut failed = lock(&failed);
-            print!("{}", done.text);
-            if let Some(invariant) = done.broken {
-                failed.insert(seed, invariant);
-            }
-        }
-    };
-    let results = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..jobs)
-            .map(|_| scope.spawn(one_after_the_other))
-            .collect();
-        threads
-            .into_iter()
-            .map(|thread| {
-                thread
-                    .join()
-                    .unwrap_or_else(|_| bail!("a thread of the simulator failed"))
-            })
-            .collect::<Vec<_>>()
-    });
-    results.into_iter().collect::<anyhow::Result<()>>()?;
-    let simulated = simulated_ms.into_inner() as f64 / 1000.0;
-    let real = began.elapsed().as_secs_f64();
-    println!(
-        "{count} seeds, {simulated:.0} s simulated in {real:.0} s ({:.0} a second)",
-        simulated / real.max(0.001)
-    );
-    let failed = lock(&failed);
-    if failed.is_empty() {
-        println!("all invariants held");
-    } else {
-        let seeds: Vec<String> = failed
-            .iter()
-            .map(|(seed, invariant)| format!("{seed} ({invariant})"))
-            .collect();
-        println!(
-            "FAILED: {} of {count} seeds: {}",
-            failed.len(),
-            seeds.join(", ")
-        );
-    }
-    Ok(failed.is_empty())
-}
-
-/// How a seed went in a process of its own.
-struct Done {
-    simulated_ms: u64,
-    broken: Option<String>,
-    text: String,
-}
-
-fn in_process(seed: u64, minutes: Option<f64>) -> anyhow::Result<Done> {
-    done(seed, &mut own_process("one", seed, minutes)?)
-}
-
-/// Runs a process that runs a seed.
-fn done(seed: u64, process: &mut Command) -> anyhow::Result<Done> {
-    let output = process.output().context("cannot run this program again")?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let head = text
-        .split_once('\n')
-        .and_then(|(head, rest)| Some((head.split_once(' ')?, rest)));
-    if let Some(((simulated_ms, broken), rest)) = head
-        && let Ok(simulated_ms) = simulated_ms.parse()
-    {
-        return Ok(Done {
-            simulated_ms,
-            broken: (broken != HELD).then(|| broken.to_owned()),
-            text: rest.to_owned(),
-        });
-    }
-    let text = format!(
-        "seed {seed}: FAILED, the simulator did not end well: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    Ok(Done {
-        simulated_ms: 0,
-        broken: Some("stuck or crashed".to_owned()),
-        text,
-    })
-}
-
-/// This program again, with one seed.
-fn own_process(action: &str, seed: u64, minutes: Option<f64>) -> anyhow::Result<Command> {
-    let mut command = Command::new(std::env::current_exe().context("cannot find this program")?);
-    command.args([action, "--seed", &seed.to_string()]);
-    if let Some(minutes) = minutes {
-        command.args(["--minutes", &minutes.to_string()]);
-    }
-    Ok(command)
-}
-
-/// A seed's run for [`in_process`]: the first line says how long and what broke, the rest is for people.
+/// A seed's run for [`processes::many`]: the first line says how long and what broke, the rest is for people.
 fn one(seed: u64, minutes: Option<f64>) -> anyhow::Result<bool> {
     let began = Instant::now();
     let report = on_thread(Options::of(seed, length(minutes)), Detail::Last)?;
@@ -345,12 +278,6 @@ fn one(seed: u64, minutes: Option<f64>) -> anyhow::Result<bool> {
     );
     explain(&report, minutes);
     Ok(report.violation.is_none())
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 fn line(report: &Report, took: Duration) -> String {
@@ -375,6 +302,25 @@ fn line(report: &Report, took: Duration) -> String {
         counts.rings,
         counts.exclusives
     )
+}
+
+/// How fast a run without faults is.
+fn bench(seed: u64, minutes: f64, shards: u16) -> anyhow::Result<bool> {
+    let work = length(Some(minutes)).unwrap_or_default();
+    let began = Instant::now();
+    let options = Options {
+        shards,
+        ..Options::bench(seed, work)
+    };
+    let report = on_thread(options, Detail::Last)?;
+    let took = began.elapsed();
+    println!("{}", line(&report, took));
+    println!(
+        "{:.1} simulated seconds a second",
+        report.simulated.as_secs_f64() / took.as_secs_f64().max(0.001)
+    );
+    explain(&report, None);
+    Ok(report.violation.is_none())
 }
 
 /// What a person needs to know of a failed run.
@@ -438,58 +384,6 @@ fn replay(
         );
     }
     Ok(report.violation.is_none())
-}
-
-fn determinism(seed: u64, minutes: Option<f64>) -> anyhow::Result<bool> {
-    let folder =
-        std::env::temp_dir().join(format!("warren-determinism-{}-{seed}", std::process::id()));
-    std::fs::create_dir_all(&folder)
-        .with_context(|| format!("cannot make {}", folder.display()))?;
-    let recorded = |name: &str| -> anyhow::Result<String> {
-        let file = folder.join(name);
-        let output = own_process("replay", seed, minutes)?
-            .arg("--record")
-            .arg(&file)
-            .output()
-            .context("cannot run this program again")?;
-        if output.status.code() == Some(2) {
-            bail!(
-                "the run did not end well: {}",
-                String::from_utf8_lossy(&output.stderr)
-            );
-        }
-        std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))
-    };
-    let both = recorded("first").and_then(|first| Ok((first, recorded("second")?)));
-    let removed = std::fs::remove_dir_all(&folder);
-    let (first, second) = both?;
-    removed.with_context(|| format!("cannot remove {}", folder.display()))?;
-    let (one, other): (Vec<&str>, Vec<&str>) = (first.lines().collect(), second.lines().collect());
-    match (0..one.len().max(other.len())).find(|place| one.get(*place) != other.get(*place)) {
-        None => {
-            println!(
-                "seed {seed} repeats: {} events, packets included, are the same in both runs",
-                one.len()
-            );
-            Ok(true)
-        }
-        Some(place) => {
-            println!(
-                "seed {seed} does NOT repeat: the runs differ from event {} of {} on",
-                place + 1,
-                one.len()
-            );
-            one[place.saturating_sub(20)..place]
-                .iter()
-                .for_each(|event| println!("    {event}"));
-            println!(
-                "  1 {}\n  2 {}",
-                one.get(place).unwrap_or(&"(ended)"),
-                other.get(place).unwrap_or(&"(ended)")
-            );
-            Ok(false)
-        }
-    }
 }
 
 /// Pinned seeds, with what was wrong.

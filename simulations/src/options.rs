@@ -106,6 +106,35 @@ impl Options {
     }
 }
 
+impl Options {
+    /// What the simulator's speed is measured by: three nodes, 16 shards, no faults, and 200 messages a second through queues on all of them.
+    #[must_use]
+    pub fn bench(seed: u64, work: Duration) -> Self {
+        use Workload::{Consume, Publish};
+        Self {
+            seed,
+            nodes: 3,
+            shards: 16,
+            latency: (Duration::from_micros(500), Duration::from_millis(2)),
+            sync_delay: Duration::from_millis(1),
+            workloads: vec![Publish, Publish, Consume, Consume, Consume],
+            // Each publisher sends 4.5 messages on average, and then pauses for 45 ms on average.
+            think: Duration::from_millis(70),
+            heartbeat_s: 10,
+            logs: ShardLogs {
+                checkpoint_bytes: 256 << 10,
+                log_bytes_max: 1 << 20,
+            },
+            drifts: vec![0.0; 4],
+            cuts: 0.0,
+            kinds: Vec::new(),
+            faults: Vec::new(),
+            work,
+            sabotage: false,
+        }
+    }
+}
+
 /// Clocks of the nodes, and of one that may join.
 fn drifts(rng: &mut StdRng, nodes: usize) -> Vec<f64> {
     let most = *pick(rng, &[0.0, 0.0, 0.001, 0.01]);

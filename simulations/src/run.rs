@@ -174,7 +174,10 @@ impl<'a> Run<'a> {
 
     fn run(mut self) -> (Oracle, Duration) {
         // A phase that fails has said why.
-        let _ = self.phases();
+        if self.phases().is_none() {
+            self.note_shards();
+            self.note_links();
+        }
         let simulated = self.sim.elapsed();
         // Nodes go before the simulation does; what they say in going is of no matter.
         (0..self.cluster.hosts()).for_each(|node| self.oracle.node_down(node));
@@ -216,7 +219,6 @@ impl<'a> Run<'a> {
                 match misled {
                     None => led = Some(now),
                     Some(misled) if now > healed + Leaders::SOON => {
-                        self.note_shards();
                         self.oracle.violated(
                             Leaders::NAME,
                             format_args!("{:?} after the last fault: {misled}", now - healed),
@@ -280,6 +282,16 @@ impl<'a> Run<'a> {
                     self.oracle
                         .note(&node_name(number), format_args!("{status:?}"));
                 }
+            }
+        }
+    }
+
+    /// Writes down each node's links: what waits on one that is stuck, for example.
+    fn note_links(&self) {
+        for (number, node) in self.oracle.running() {
+            for link in node.links() {
+                self.oracle
+                    .note(&node_name(number), format_args!("{link:?}"));
             }
         }
     }

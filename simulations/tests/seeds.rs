@@ -23,8 +23,8 @@ fn succeeds(arguments: &[&str]) -> String {
 
 #[test]
 fn a_few_seeds_hold() {
-    // Without optimisation a run takes half a minute.
-    let count = if cfg!(debug_assertions) { 2 } else { 8 };
+    // Just so many that the binary is seen to work: many more are run by `cargo xtask test simulate`.
+    let count = 2;
     let text = succeeds(&["run", "--seeds", &count.to_string(), "--minutes", "0.1"]);
     assert!(text.contains("all invariants held"), "{text}");
     let held = text.lines().filter(|line| line.contains(": ok, "));
@@ -32,12 +32,10 @@ fn a_few_seeds_hold() {
 }
 
 #[test]
-#[cfg_attr(
-    debug_assertions,
-    ignore = "takes minutes without optimisation; `cargo xtask simulate pinned` and `cargo test --release` run them"
-)]
+#[ignore = "`cargo xtask test simulate` runs them, by `cargo xtask simulate pinned`"]
 fn seeds_that_once_failed_hold() {
-    succeeds(&["pinned"]);
+    let text = succeeds(&["pinned"]);
+    assert!(text.contains("all invariants held"), "{text}");
 }
 
 #[test]

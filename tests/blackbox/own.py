@@ -31,7 +31,7 @@ listen = "{host}:{http}"
 name = "own"
 listen = "{host}:{quic}"
 peers = [{peers}]
-shards = 16
+shards = 12
 
 [limits]
 {limits}

@@ -258,7 +258,7 @@ def test_acked_messages_stay_away(nodes, target):
 
 
 def test_no_ack_consumers_over_failover(nodes, target):
-    """A consumer without acks at a living node: each message comes at most once, in order, and what was published after the failover comes for certain."""
+    """A consumer without acks at a living node: each message comes once, in order."""
     target.skip_on("rabbitmq", "a durable classic queue has no other node to go to")
     queue = queue_led_by(nodes, 1)
     ch = nodes.channel(3)
@@ -270,9 +270,7 @@ def test_no_ack_consumers_over_failover(nodes, target):
     got = []
     while not got or got[-1] != 1000:
         got.append(int(ch.wait("basic.deliver", timeout=10).body))
-    assert len(set(got)) == len(got), "no message twice"
-    assert got == sorted(got), "in order"
-    assert set(range(501, 1001)) <= set(got), "what came after the failover is there"
+    assert got == list(range(1, 1001))
     ready(nodes, queue, 0, [2, 3])
 
 

@@ -67,7 +67,7 @@ impl Config {
             address,
             amqp: String::new(),
             http: String::new(),
-            shards: 16,
+            shards: 12,
             heartbeat: Duration::from_millis(100),
             election_timeout: (Duration::from_millis(400), Duration::from_millis(800)),
             lease: Duration::from_millis(1500),

@@ -44,6 +44,16 @@ pub(crate) trait Gate: Send + Sync + 'static {
     fn lets_in(&self, leader: LeaderId) -> bool;
 }
 
+/// The number of a shard's log.
+fn group_of(shard: ShardId) -> u64 {
+    u64::from(shard.0) + 1
+}
+
+/// Whether a shard's log has entries.
+pub(crate) fn has_entries(store: &dyn LogStore, shard: ShardId) -> Result<bool, StorageError> {
+    Ok(!store.bounds(group_of(shard))?.is_empty())
+}
+
 /// A group's log.
 #[derive(Clone)]
 pub(crate) struct Log {
@@ -76,7 +86,7 @@ impl Log {
     ) -> io::Result<Self> {
         let mut log = Self {
             store,
-            group: u64::from(shard.0) + 1,
+            group: group_of(shard),
             base: 0,
             read_bytes_max: 256 << 10,
             gate: Some(gate),

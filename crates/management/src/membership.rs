@@ -70,7 +70,8 @@ pub(crate) async fn held_by_drained(node: &Arc<Node>) -> Vec<(NodeId, u64)> {
     }
     let observed = node.processes(PEERS_DEADLINE).await;
     let all = observed.answers.into_iter();
-    all.map(|(id, process)| (id, process.shards_held)).collect()
+    all.filter_map(|(id, process)| Some((id, process.shards_held?)))
+        .collect()
 }
 
 /// Adds to a member's entry what of it is to move.

@@ -80,6 +80,8 @@ pub(crate) struct Hosted {
     pub(crate) stored: BTreeMap<QueueId, u64>,
     /// Views that are being sent: while there is one, nothing that it may refer to goes.
     pub(crate) views: Vec<std::sync::Weak<()>>,
+    /// Parts of another node's view lie in the next place in the store.
+    pub(crate) staged: bool,
     /// An entry could not be applied.
     pub(crate) damaged: bool,
 }

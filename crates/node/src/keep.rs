@@ -240,6 +240,12 @@ fn damaged(key: &[u8], what: &str) -> StorageError {
     }
 }
 
+/// Whether a state was kept.
+pub(crate) fn is_kept(store: &dyn StateStore, shard: ShardId) -> Result<bool, StorageError> {
+    let current = store.get(Space::Queue, &shard_key(shard, CURRENT))?;
+    Ok(current.is_some())
+}
+
 /// The state that was kept, and its position. None if nothing was.
 pub(crate) fn load(
     store: &dyn StateStore,

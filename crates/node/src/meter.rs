@@ -65,6 +65,13 @@ pub(crate) struct Meter<T> {
     before: (Instant, T),
 }
 
+impl<T: Copy + Default + Sub<Output = T>> Default for Meter<T> {
+    /// Counts from now on.
+    fn default() -> Self {
+        Self::new(Instant::now())
+    }
+}
+
 impl<T: Copy + Default + Sub<Output = T>> Meter<T> {
     pub(crate) fn new(at: Instant) -> Self {
         let start = (at, T::default());

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
-use warren_model::{NodeId, ShardId};
+use warren_model::NodeId;
 use warren_transport::{Frame, Lane, ReplyTo, Transport};
 
 /// Connections in one answer.
@@ -34,10 +34,6 @@ enum Question {
         detail: Detail,
     },
     Node,
-    /// The members of a shard's group, of its leader.
-    Members {
-        shard: u16,
-    },
     Close {
         number: u64,
         name: String,
@@ -93,8 +89,8 @@ pub struct NodeInfo {
     pub listeners: Vec<(String, String)>,
     /// Whether it may route, so that it serves clients.
     pub serves: bool,
-    /// Shards of which it holds a replica now.
-    pub shards_held: u64,
+    /// Shards of which it holds a replica now; none until it knows what it has from before its start.
+    pub shards_held: Option<u64>,
     /// Shards that it leads now.
     pub shards_led: u64,
 }
@@ -149,14 +145,6 @@ impl Node {
         let until = Instant::now() + deadline;
         self.of_all(|node| async move { self.ask(node, &Question::Node, until).await })
             .await
-    }
-
-    /// Whether a shard's leader says that this node is no member of its group. A member that is removed may be the last to hear of it.
-    pub(crate) async fn is_no_member(self: &Arc<Self>, shard: ShardId, leader: NodeId) -> bool {
-        let until = Instant::now() + LIVE_DEADLINE;
-        let question = Question::Members { shard: shard.0 };
-        let members: Option<Vec<u64>> = self.ask(leader, &question, until).await;
-        members.is_some_and(|members| !members.is_empty() && !members.contains(&self.id().0))
     }
 
     /// Closes a connection of a node. False if there is none of that number and name (any more); `None` if the node does not answer in time.
@@ -267,7 +255,7 @@ impl Node {
             stats: self.message_stats(),
             listeners: self.config().listeners.clone(),
             serves: self.metadata().may_route() && !self.is_stopping(),
-            shards_held: self.shards().shards().len() as u64,
+            shards_held: self.held(),
             shards_led: self.leaders().of(self.id()).len() as u64,
         }
     }
@@ -304,14 +292,6 @@ async fn answer_to(node: &Arc<Node>, question: serde_json::Value) -> Option<Vec<
             serde_json::to_vec(&Connections { items, more }).ok()
         }
         Question::Node => serde_json::to_vec(&node.process()).ok(),
-        Question::Members { shard } => {
-            let status = node.shards().status(ShardId(shard))?;
-            let settled = status.leading.is_some() && !status.changing;
-            let members = status.voters.iter().chain(&status.learners);
-            settled
-                .then(|| serde_json::to_vec(&members.map(|node| node.0).collect::<Vec<_>>()).ok())
-                .flatten()
-        }
         Question::Close {
             number,
             name,

@@ -3,17 +3,18 @@
 //! Flow: [`Keeper::run`] wakes on changes of the table and now and then. The metadata group's leader places shards that have no place yet, and those whose
 //! place the ring has changed; every node opens the groups of its replicas; the leader of a shard makes the group's members those of its placement, and hands
 //! leadership to the preferred leader once that has caught up.
-//! Invariants: a shard is founded once, by the nodes of its first placement; a node does one change at a time, so that moves are paced.
+//! Invariants: a shard is founded once, by the nodes of its first placement; a replica is deleted on the word of its shard's leader only; a node does one change
+//! at a time, so that moves are paced.
 
 use crate::hosted::{Hosted, ShardMessage};
 use crate::keep;
 use crate::node::Node;
 use crate::owners::preferred_leader;
-use crate::wire::ToNode;
+use crate::wire::{LastLog, ToNode};
 use bytes::Bytes;
 use futures::FutureExt;
-use futures::future::{BoxFuture, join_all};
-use std::collections::BTreeMap;
+use futures::future::BoxFuture;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -109,6 +110,11 @@ impl Replica for LaneReplica {
 pub(crate) struct Keeper {
     node: Arc<Node>,
     founded_seen: Option<Instant>,
+    /// Shards of which there is something in the storage since before this start. A replica that is placed elsewhere by now may still be needed: it goes
+    /// when the shard's leader says that it is no member.
+    left_over: Option<BTreeSet<ShardId>>,
+    /// Shards whose replicas have moved away from here: that this node was among the founders does not count any more.
+    moved_away: BTreeSet<ShardId>,
     /// Shards that are left alone for a while.
     pauses: BTreeMap<ShardId, Instant>,
     /// The one change of replicas that is under way. It may take long, and everything else goes on meanwhile: two nodes that each wait for the other to
@@ -129,6 +135,8 @@ impl Keeper {
         let mut keeper = Self {
             node,
             founded_seen: None,
+            left_over: None,
+            moved_away: BTreeSet::new(),
             pauses: BTreeMap::new(),
             change: None,
         };
@@ -192,52 +200,86 @@ impl Keeper {
     async fn open_and_close(&mut self) {
         let me = self.node.id();
         let (mut to_open, mut to_close) = (Vec::new(), Vec::new());
+        let shards = self.node.metadata().table().read().cluster();
+        let shards = shards.map_or(0, |(_, shards)| shards);
+        let left_over = self.left_over(shards);
+        let released = self.node.take_released();
         {
             let table = self.node.metadata().table().read();
-            let shards = table.cluster().map_or(0, |(_, shards)| shards);
             for shard in (0..shards).map(ShardId) {
                 let Some(placed) = table.placement(shard) else {
                     continue;
                 };
                 let is_open = self.node.shards().is_open(shard);
                 let wanted = placed.replicas.contains(&me);
-                let founds = placed.founders.contains(&me);
-                if !is_open && (wanted || founds) && !self.is_paused(shard) {
-                    to_open.push((shard, founds.then(|| placed.founders.clone()), wanted));
+                let founds = placed.founders.contains(&me) && !self.moved_away.contains(&shard);
+                if !is_open
+                    && (wanted || founds || left_over.contains(&shard))
+                    && !self.is_paused(shard)
+                {
+                    to_open.push((shard, founds.then(|| placed.founders.clone())));
                 } else if is_open && !wanted {
                     to_close.push(shard);
                 }
             }
         }
-        for (shard, found, wanted) in to_open {
-            // A founder whose replica has moved away founds nothing any more.
-            if !wanted && self.is_removed(shard).await.is_some() {
-                self.pause(shard);
-                continue;
-            }
+        for (shard, found) in to_open {
             if let Err(error) = self.open(shard, found).await {
                 tracing::error!(shard = shard.0, %error, "this node's replica of a shard cannot be opened");
                 self.pause(shard);
+                continue;
+            }
+            if let Some(left_over) = &mut self.left_over {
+                left_over.remove(&shard);
             }
         }
-        // Whoever leads removes this node first, and then sends it nothing more, often not even that it was removed: so it is asked.
-        let removed = to_close.into_iter().map(|shard| self.is_removed(shard));
-        for shard in join_all(removed).await.into_iter().flatten() {
-            tracing::info!(shard = shard.0, "the shard's replica has moved away");
-            self.node.shards().close(shard).await;
-            self.node.to_shard(shard, ShardMessage::Closed);
+        if let Some(left_over) = &self.left_over {
+            self.node.set_unopened(left_over.len());
+        }
+        for shard in to_close {
+            self.ask_or_close(shard, released.get(&shard).copied())
+                .await;
         }
     }
 
-    /// The shard, if its group has another leader and goes on without this node.
-    async fn is_removed(&self, shard: ShardId) -> Option<ShardId> {
-        let me = self.node.id();
-        let leader = self.node.leaders().get(shard)?.node;
-        if leader == me || self.is_paused(shard) {
-            return None;
+    /// Closes and deletes the replica of a shard that is placed elsewhere, once the shard's leader says that the group goes on without it: who is removed may
+    /// never be sent that, and what its own log says of it may be old. Until then it may be one of those that a majority needs, and asks.
+    async fn ask_or_close(&mut self, shard: ShardId, released: Option<LastLog>) {
+        let Some(status) = self.node.shards().status(shard) else {
+            return;
+        };
+        // The word counts for what the replica was when it asked: one that is sent entries again is a member again.
+        if released == Some(LastLog(status.last_log)) && status.leading.is_none() {
+            tracing::info!(shard = shard.0, "the shard's replica has moved away");
+            self.node.shards().close(shard).await;
+            self.node.to_shard(shard, ShardMessage::Closed);
+            self.moved_away.insert(shard);
+            return;
         }
-        let removed = self.node.is_no_member(shard, leader).await;
-        removed.then_some(shard)
+        if let Some(leader) = self.node.leaders().get(shard)
+            && leader.node != self.node.id()
+        {
+            let last_log = LastLog(status.last_log);
+            self.node
+                .send_to_node(leader.node, ToNode::Holds { shard, last_log });
+        }
+    }
+
+    /// See the field. Empty until the cluster is known.
+    fn left_over(&mut self, shards: u16) -> BTreeSet<ShardId> {
+        if shards > 0 && self.left_over.is_none() {
+            let store = self.node.storage().state();
+            let is_there = |shard: &ShardId| {
+                keep::is_kept(&*store, *shard)
+                    .and_then(|kept| Ok(kept || self.node.shards().has_entries(*shard)?))
+                    .unwrap_or_else(|error| {
+                        tracing::error!(shard = shard.0, %error, "it cannot be read what there is of a shard");
+                        false
+                    })
+            };
+            self.left_over = Some((0..shards).map(ShardId).filter(is_there).collect());
+        }
+        self.left_over.clone().unwrap_or_default()
     }
 
     async fn open(&self, shard: ShardId, found: Option<Vec<NodeId>>) -> Result<(), String> {
@@ -247,6 +289,10 @@ impl Keeper {
             Some((hosted, position)) => (hosted, Some(position)),
             None => (Hosted::default(), None),
         };
+        // What an earlier process was sent of a view and did not install.
+        store
+            .write_spaces(keep::delete_generation(shard, hosted.generation + 1))
+            .map_err(|error| error.to_string())?;
         self.node
             .to_shard(shard, ShardMessage::Opened(Box::new(hosted)));
         let replica = Arc::new(LaneReplica {

@@ -30,6 +30,8 @@ pub struct Shard {
     applied: u64,
     /// Queues that are gone since [`Shard::take_dropped`].
     dropped: Vec<QueueId>,
+    /// Record bytes of messages that were settled since [`Shard::take_settled_bytes`].
+    settled_bytes: u64,
 }
 
 impl Shard {
@@ -44,6 +46,7 @@ impl Shard {
             sessions: sessions.into_iter().collect(),
             applied,
             dropped: Vec::new(),
+            settled_bytes: 0,
         }
     }
 
@@ -85,6 +88,11 @@ impl Shard {
     /// Queues that are gone since this was last asked.
     pub fn take_dropped(&mut self) -> Vec<QueueId> {
         std::mem::take(&mut self.dropped)
+    }
+
+    /// Record bytes of messages that were settled since this was last asked: what a checkpoint would free.
+    pub fn take_settled_bytes(&mut self) -> u64 {
+        std::mem::take(&mut self.settled_bytes)
     }
 
     /// Applies the entry of this index. An error means a damaged entry, of which nothing further can be applied.
@@ -153,7 +161,9 @@ impl Shard {
 
     fn settle(&mut self, settle: &Settle, effects: &mut impl Effects) {
         if let Some(index) = self.queues.get_mut(&settle.queue) {
+            let before = index.bytes();
             index.settle(settle.position, settle.count);
+            self.settled_bytes += before - index.bytes();
             effects.settled(settle);
         }
     }
@@ -243,6 +253,16 @@ mod tests {
             (6, 15, Some(1))
         );
         assert_eq!((shard.last_batch(session(7)), shard.applied()), (3, 5));
+        let mut builder = Builder::default();
+        builder.settled(&Settle {
+            queue: QueueId(1),
+            position: 1,
+            count: 6,
+        });
+        assert_eq!(shard.take_settled_bytes(), 0);
+        shard.apply(6, &builder.take(), &mut seen).unwrap();
+        assert_eq!(shard.take_settled_bytes(), 15);
+        assert_eq!(shard.take_settled_bytes(), 0);
     }
 
     #[test]

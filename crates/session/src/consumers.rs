@@ -181,22 +181,22 @@ impl Core {
 }
 
 impl Session {
-    /// A message for a consumer. What comes for a channel that is closed is dropped: its owner puts it back when it hears of the close.
+    /// A message for a consumer. What comes for a channel that is closed is dropped, and false comes back: its owner puts it back when it hears of the close.
     #[inline]
-    pub fn deliver(&mut self, d: &Delivered<'_>, host: &mut impl Host) {
+    pub fn deliver(&mut self, d: &Delivered<'_>, host: &mut impl Host) -> bool {
         let core = &mut self.core;
         let Some(entry) = core.consumers.get_mut(&d.consumer) else {
-            return;
+            return false;
         };
         let Some(channel) = self
             .channels
             .get_mut(usize::from(entry.channel))
             .and_then(Option::as_deref_mut)
         else {
-            return;
+            return false;
         };
         if channel.state != State::Open {
-            return;
+            return false;
         }
         channel.last_tag += 1;
         let tag = channel.last_tag;
@@ -234,6 +234,7 @@ impl Session {
         if entry.credit_due >= CREDIT_PIECE {
             host.credit(d.consumer, std::mem::take(&mut entry.credit_due));
         }
+        true
     }
 
     /// The message that a [`crate::Request::Get`] found.

@@ -18,7 +18,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Settings {
         Settings {
-            tail_cache_bytes: 64 << 20,
+            tail_cache_bytes: 32 << 20,
             batch_bytes: 8 << 20,
             segment_bytes: 64 << 20,
             spare_segments: 2,

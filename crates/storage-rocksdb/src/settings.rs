@@ -30,7 +30,7 @@ impl Default for Settings {
         Settings {
             log: warren_storage_log::Settings::default(),
             block_cache_bytes: 8 << 20,
-            write_buffers_bytes: 48 << 20,
+            write_buffers_bytes: 24 << 20,
             wal_bytes: 64 << 20,
             open_files: 256,
         }

@@ -139,7 +139,7 @@ impl Default for Cluster {
             name: "warren".into(),
             listen: ([127, 0, 0, 1], 7671).into(),
             peers: Vec::new(),
-            shards: 16,
+            shards: 12,
         }
     }
 }

@@ -114,6 +114,8 @@ pub struct Client {
     partial: Option<Partial>,
     heartbeat: Duration,
     last_write: Instant,
+    /// It has kept silent for so long that the server may cut it off.
+    silent: bool,
     confirming: bool,
     publisher: u32,
     /// Messages published by this publisher.
@@ -194,6 +196,7 @@ impl Client {
             partial: None,
             heartbeat: Duration::from_secs(heartbeat_s.into()),
             last_write: Instant::now(),
+            silent: false,
             confirming: false,
             publisher,
             published: 0,
@@ -656,6 +659,7 @@ impl Client {
     }
 
     async fn write(&mut self, bytes: &[u8], until: Instant) -> Outcome<()> {
+        self.silent |= !self.heartbeat.is_zero() && self.last_write.elapsed() > self.heartbeat;
         self.last_write = Instant::now();
         if let Some(left) = self.cuts.as_mut().and_then(|cuts| cuts.cut(bytes.len())) {
             let now = self.oracle.now();
@@ -698,6 +702,9 @@ impl Client {
         result.inspect_err(|failure| {
             let now = self.oracle.now();
             self.oracle.state().holds.ended(self.publisher, now);
+            if self.silent && matches!(failure, Failure::Lost(_) | Failure::ConnectionClosed(..)) {
+                return;
+            }
             judge(&self.oracle, &self.host, self.node, what, since, failure);
         })
     }

@@ -2,6 +2,7 @@
 
 use super::{Worker, traffic};
 use crate::client::{Client, Event, Failure};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 pub(super) async fn run(worker: &mut Worker) {
@@ -23,29 +24,40 @@ async fn consume(worker: &mut Worker, mut client: Client) -> Result<(), Failure>
     client.consume(queue, prefetch).await?;
     let until = worker.oracle.now() + Duration::from_millis(worker.below(15_000) as u64 + 200);
     let together = *worker.pick(&[1, 1, 4]);
-    let mut waiting = 0;
+    // Some keep messages for a while, so that there is something to hold on to when leaders change.
+    let most = if prefetch == 0 {
+        30
+    } else {
+        usize::from(prefetch) / 2
+    };
+    let kept = *worker.pick(&[0, 0, most]);
+    let mut waiting = VecDeque::new();
     while worker.oracle.now() < until && !worker.oracle.is_stopping() {
         let got = match client.next_event(Duration::from_millis(500)).await? {
             Some(Event::Delivered(got)) => got,
             Some(Event::Cancelled) => break,
             Some(Event::Returned(_) | Event::Confirmed(..)) => continue,
             None => {
-                if waiting > 0 {
-                    waiting = 0;
+                if kept == 0 && !waiting.is_empty() {
+                    waiting.clear();
                     client.ack(0, true).await?;
                 }
                 continue;
             }
         };
         client.check(queue, &got);
-        waiting += 1;
         if worker.chance(0.02) {
             client.requeue(got.tag).await?;
-            waiting -= 1;
-        } else if waiting >= together.min(usize::from(prefetch).max(1)) {
-            waiting = 0;
-            client.ack(got.tag, together > 1).await?;
+            continue;
         }
+        waiting.push_back(got.tag);
+        let least = together.min(usize::from(prefetch).max(1));
+        if waiting.len() < kept + least {
+            continue;
+        }
+        // The oldest ones, and those alone.
+        let last = waiting.drain(..least).next_back().unwrap_or(got.tag);
+        client.ack(last, together > 1).await?;
     }
     if worker.chance(0.5) {
         client.close().await

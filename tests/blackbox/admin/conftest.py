@@ -216,7 +216,7 @@ metrics_objects_max = 5
 name = "admin"
 listen = "{HOST}:{node.links}"
 peers = [{peers}]
-shards = 16
+shards = 12
 [tls]
 ca = "certificates/links.pem"
 certificate = "certificates/{node.name}.pem"

@@ -33,7 +33,7 @@ def test_the_sum_over_the_nodes_is_the_cluster(cluster, eventually):
     cluster[2].connect()
     eventually(lambda: total(received) == before + 4, "publishes are counted once")
     assert total("rabbitmq_connections") == 2
-    assert total("warren_shards_owned") == 16
+    assert total("warren_shards_owned") == 12
     assert total("warren_raft_is_leader") == 1
     queued = sum(q["messages"] for q in cluster[1].get("queues").json)
     assert total("rabbitmq_queue_messages") == queued

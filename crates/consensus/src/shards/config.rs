@@ -29,7 +29,7 @@ impl ShardsConfig {
     pub fn new(node: NodeId, seed: u64) -> Self {
         Self {
             node,
-            heartbeat: Duration::from_millis(50),
+            heartbeat: Duration::from_millis(60),
             lease: Duration::from_millis(200),
             append_deadline: Duration::from_secs(5),
             catch_up_deadline: Duration::from_secs(600),
@@ -49,7 +49,10 @@ impl ShardsConfig {
         }
         let raft = openraft::Config {
             cluster_name: format!("shard {}", shard.0),
-            heartbeat_interval: millis(self.heartbeat),
+            // Heartbeats of all groups go together, see `super::pulse`. openraft looks at its election timers every fifth of this, which is most of
+            // what a cluster costs that does nothing; with that fifth it must be shorter than the least election timeout.
+            enable_heartbeat: false,
+            heartbeat_interval: millis(self.lease * 2 / 5),
             // Counted from the end of the lease, which is as long as the greater one.
             election_timeout_min: millis(self.lease / 2),
             election_timeout_max: millis(self.lease),

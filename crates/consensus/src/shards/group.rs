@@ -189,6 +189,16 @@ impl Group {
         }));
         let group = Arc::clone(self);
         tasks.push(self.spawn(async move {
+            // Where nobody else votes, there is nobody either whose leadership an earlier process of this node may have confirmed.
+            let wait = group.votes_from.saturating_duration_since(Instant::now());
+            let is_alone = group.until(wait, Group::is_only_voter).await;
+            let elected = match is_alone {
+                Some(true) => group.raft.trigger().elect(false).await,
+                Some(false) | None => Ok(()),
+            };
+            if let Err(error) = elected {
+                tracing::debug!(shard = group.shard.0, %error, "no election");
+            }
             tokio::time::sleep_until(group.votes_from).await;
             group.raft.runtime_config().elect(true);
         }));
@@ -244,6 +254,29 @@ impl Group {
                 drop(self.spawn(write));
                 true
             }
+        }
+    }
+
+    /// Whether this node is the only one that votes; None until it is known who does.
+    fn is_only_voter(now: &Metrics) -> Option<bool> {
+        let mut voters = now.membership_config.voter_ids();
+        let first = voters.next()?;
+        Some(first == now.id && voters.next().is_none())
+    }
+
+    /// Sends a heartbeat to each replica, if this node leads. Returns at once; one that finds openraft's queue full is left out.
+    pub(super) fn beat(&self) {
+        let leads = self.with_metrics(|now| now.state) == ServerState::Leader;
+        // A leader waits for no election, and to look at the clock is most of what a group costs that does nothing.
+        self.raft.runtime_config().tick(!leads);
+        if !leads {
+            return;
+        }
+        let trigger = self.raft.trigger();
+        let sent =
+            std::pin::pin!(trigger.heartbeat()).poll(&mut Context::from_waker(Waker::noop()));
+        if let Poll::Ready(Err(error)) = sent {
+            tracing::debug!(shard = self.shard.0, %error, "no heartbeat");
         }
     }
 

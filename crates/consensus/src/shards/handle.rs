@@ -16,6 +16,7 @@ use warren_transport::{Frame, Lane, ReplyTo, Transport};
 
 use super::config::{ChangeError, ShardOpenError, ShardsConfig};
 use super::group::{Group, Opening};
+use super::pulse;
 use super::replica::Replica;
 use super::serve;
 use super::status::ShardStatus;
@@ -27,12 +28,15 @@ pub struct Shards {
     inner: Arc<Inner>,
 }
 
+/// The groups that are open.
+pub(super) type Groups = RwLock<BTreeMap<ShardId, Arc<Group>>>;
+
 struct Inner {
     config: Arc<ShardsConfig>,
     storage: Arc<dyn Storage>,
     wire: Arc<WireSlot>,
     runtime: tokio::runtime::Handle,
-    groups: RwLock<BTreeMap<ShardId, Arc<Group>>>,
+    groups: Arc<Groups>,
     /// Held while a shard is opened or closed.
     busy: Mutex<BTreeMap<ShardId, Arc<tokio::sync::Mutex<()>>>>,
     started: AtomicBool,
@@ -60,7 +64,7 @@ impl Shards {
                 storage,
                 wire: Arc::default(),
                 runtime: tokio::runtime::Handle::current(),
-                groups: RwLock::default(),
+                groups: Arc::default(),
                 busy: Mutex::default(),
                 started: AtomicBool::new(false),
                 stopped: AtomicBool::new(false),
@@ -85,6 +89,10 @@ impl Shards {
         for group in groups.values() {
             group.run();
         }
+        drop(inner.runtime.spawn(pulse::beat(
+            Arc::downgrade(&inner.groups),
+            inner.config.heartbeat,
+        )));
     }
 
     /// Runs a shard's group on this node; one that runs stays as it is. `found`: if nothing was ever stored for the group on
@@ -153,6 +161,14 @@ impl Shards {
     #[must_use]
     pub fn is_open(&self, shard: ShardId) -> bool {
         self.inner.groups.read().contains_key(&shard)
+    }
+
+    /// Whether this node's storage has entries of a shard's log, be its group open or not.
+    ///
+    /// # Errors
+    /// When the storage cannot be read.
+    pub fn has_entries(&self, shard: ShardId) -> Result<bool, StorageError> {
+        crate::log::has_entries(&*self.inner.storage.log(), shard)
     }
 
     /// The shards whose groups run here, in order.

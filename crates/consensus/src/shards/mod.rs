@@ -22,6 +22,7 @@ mod handle;
 mod incoming;
 mod leadership;
 mod machine;
+mod pulse;
 mod replica;
 mod serve;
 mod status;

@@ -192,9 +192,11 @@ impl Host for Client {
             Request::Consume {
                 consumer,
                 queue,
-                subscription,
+                mut subscription,
                 tag,
             } => {
+                let settles_itself = subscription.no_ack && matches!(queue.place, Place::Shard(_));
+                subscription.no_ack &= !settles_itself;
                 let attachment = Attachment {
                     queue,
                     address: None,
@@ -203,6 +205,7 @@ impl Host for Client {
                     count: 0,
                     consumes: true,
                     term: 0,
+                    settles_itself,
                 };
                 self.attachments.insert(consumer, attachment);
                 self.ask(
@@ -250,6 +253,7 @@ impl Host for Client {
                     count: 0,
                     consumes: false,
                     term: 0,
+                    settles_itself: false,
                 });
                 self.ask(
                     channel,

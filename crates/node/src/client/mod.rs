@@ -26,9 +26,9 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use warren_model::command::Place;
 use warren_model::message::Message;
-use warren_model::{ConsumerId, NodeId, QueueRef, SessionId, ShardId, Subscription};
+use warren_model::{ConsumerId, NodeId, QueueRef, SessionId, Settlement, ShardId, Subscription};
 use warren_routing::Route;
-use warren_session::{Delivered, Session};
+use warren_session::{Delivered, Host as _, Session};
 
 /// A batch is sent before the end of the turn when it is this large.
 const BATCH_BYTES: usize = 256 * 1024;
@@ -100,6 +100,9 @@ struct Attachment {
     consumes: bool,
     /// Of a replicated queue: the leader's term that it is attached to. What leaders of earlier terms still send does not count.
     term: u64,
+    /// Of a replicated queue, by a consumer that does not acknowledge: what was written to the client is acknowledged for it, so that a leader that dies does
+    /// not take along the knowledge that it was delivered.
+    settles_itself: bool,
 }
 
 impl Attachment {
@@ -233,10 +236,10 @@ impl Client {
 
     /// Messages for the session's consumers.
     pub(crate) fn deliveries(&mut self, session: &mut Session, deliveries: &Deliveries) {
-        let mut attached: Option<(u32, u64)> = None;
+        let mut attached: Option<(u32, u64, bool)> = None;
         let term = deliveries.term;
         for item in &deliveries.items {
-            if attached.is_none_or(|(consumer, _)| consumer != item.consumer) {
+            if attached.is_none_or(|(consumer, ..)| consumer != item.consumer) {
                 let Some(attachment) = self
                     .attachments
                     .get(&item.consumer)
@@ -245,22 +248,30 @@ impl Client {
                     attached = None;
                     continue;
                 };
-                attached = Some((item.consumer, attachment.count << ATTACHMENT_SHIFT));
+                attached = Some((
+                    item.consumer,
+                    attachment.count << ATTACHMENT_SHIFT,
+                    attachment.settles_itself,
+                ));
             }
-            let Some((_, count)) = attached else { continue };
+            let Some((_, count, settles_itself)) = attached else {
+                continue;
+            };
             let Some(block) = deliveries.blocks.get(item.block as usize) else {
                 continue;
             };
             match Message::read(block, item.offset) {
-                Ok(message) => session.deliver(
-                    &Delivered {
+                Ok(message) => {
+                    let delivered = Delivered {
                         consumer: item.consumer,
                         position: item.position | count,
                         redelivered: item.redelivered,
                         message,
-                    },
-                    self,
-                ),
+                    };
+                    if session.deliver(&delivered, self) && settles_itself {
+                        self.settle(item.consumer, delivered.position, Settlement::Accept);
+                    }
+                }
                 Err(error) => {
                     tracing::error!(%error, session = %self.id, "a delivery could not be read")
                 }

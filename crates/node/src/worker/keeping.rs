@@ -120,11 +120,19 @@ impl Worker {
         first: bool,
         done: Done,
     ) {
-        let generation = self.shards.get(&shard).map_or(0, |h| h.generation) + 1;
         let store = self.store();
+        let Some(hosted) = self.shards.get_mut(&shard) else {
+            let _ = done.send(Err(StorageError::Closed));
+            return;
+        };
+        let generation = hosted.generation + 1;
         let mut batches = Vec::new();
         if first {
             batches = keep::delete_generation(shard, generation);
+            hosted.staged = true;
+        } else if !hosted.staged {
+            let _ = done.send(Err(incomplete()));
+            return;
         }
         for (key, value) in records {
             match keep::staged(shard, generation, &key, value) {
@@ -145,7 +153,11 @@ impl Worker {
     /// What was staged is the state from now on.
     pub(super) fn install(&mut self, shard: ShardId, position: &[u8], done: Done) {
         let store = self.store();
-        let before = self.shards.get(&shard).map_or(0, |h| h.generation);
+        let Some(hosted) = self.shards.get(&shard).filter(|hosted| hosted.staged) else {
+            let _ = done.send(Err(incomplete()));
+            return;
+        };
+        let before = hosted.generation;
         let generation = before + 1;
         let install = || {
             let applied = keep::staged_applied(&*store, shard, generation)?;
@@ -170,12 +182,34 @@ impl Worker {
         sync_then(&self.node, store, written, done);
     }
 
+    /// Entries follow the state as it is: what was staged of a view will not replace it.
+    pub(super) fn drop_staged(&mut self, shard: ShardId) {
+        let store = self.store();
+        if let Some(hosted) = self.shards.get_mut(&shard)
+            && std::mem::take(&mut hosted.staged)
+            && let Err(error) =
+                store.write_spaces(keep::delete_generation(shard, hosted.generation + 1))
+        {
+            tracing::warn!(shard = shard.0, %error, "what was sent of a state that is not used could not be deleted");
+        }
+    }
+
     /// This node is no replica any more.
     pub(super) fn forget(&mut self, shard: ShardId) {
         self.shards.remove(&shard);
         if let Err(error) = self.store().write_spaces(keep::delete_shard(shard)) {
             tracing::warn!(shard = shard.0, %error, "what a shard that has moved away left here could not be deleted");
         }
+    }
+}
+
+/// The beginning of a view was dropped, or never came: its sender starts over.
+fn incomplete() -> StorageError {
+    StorageError::Corrupt {
+        what: "parts of a shard's view are missing".into(),
+        place: Place::State {
+            space: Space::Queue,
+        },
     }
 }
 
@@ -223,7 +257,9 @@ impl Hosted {
             .rev()
             .take_while(|(index, _)| *index > least);
         let bytes: u64 = lacks.map(|(_, bytes)| u64::from(*bytes)).sum();
-        (bytes <= log_bytes_max.saturating_mul(LAG_LOGS)).then_some(least)
+        // To send the whole state instead pays only where that is smaller.
+        let state: u64 = self.state.queues().map(|(_, index)| index.bytes()).sum();
+        (bytes <= log_bytes_max.saturating_mul(LAG_LOGS).max(state)).then_some(least)
     }
 
     /// What has changed since the last checkpoint, for the spaces of state and of messages.

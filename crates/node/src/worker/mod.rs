@@ -10,13 +10,15 @@ mod feeder;
 mod keeping;
 mod shards;
 
+pub(crate) use shards::CONFIRMED;
+
 use crate::counts::{Counted, Flow, QueueStats};
 use crate::hosted::{Hosted, ShardMessage};
 use crate::meter::Meter;
 use crate::node::Node;
 use crate::outbox::{GetSink, Outbox};
 use crate::wire::{
-    Answer, Ask, Batch, Call, ConsumerCall, Question, Settlements, ToOwner, ToSession,
+    Answer, Ask, Batch, Call, ConsumerCall, Deliveries, Question, Settlements, ToOwner, ToSession,
 };
 use hashbrown::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
@@ -85,6 +87,18 @@ struct Replicated {
 }
 
 impl Local {
+    /// Whether it is one of the replicated queues of a shard.
+    fn is_of(&self, shard: ShardId) -> bool {
+        self.replicated.as_ref().is_some_and(|r| r.shard == shard)
+    }
+
+    /// Counts what a get has found.
+    fn count_got(&mut self, got: &Deliveries) {
+        self.meter.now.deliver_get += got.items.len() as u64;
+        let again = got.items.iter().filter(|item| item.redelivered);
+        self.meter.now.redeliver += again.count() as u64;
+    }
+
     /// Counts the deliveries that calls for this queue have led to.
     #[inline]
     fn count_deliveries(&mut self, outbox: &mut Outbox) {
@@ -92,11 +106,13 @@ impl Local {
         self.meter.now.deliver_get += delivered;
         self.meter.now.redeliver += again;
     }
+}
 
-    fn stats(&mut self) -> QueueStats {
-        let (recent, over) = self.meter.recent(Instant::now());
+impl Meter<Flow> {
+    fn flow(&mut self) -> QueueStats {
+        let (recent, over) = self.recent(Instant::now());
         QueueStats {
-            total: self.meter.now,
+            total: self.now,
             recent,
             over_ms: u64::try_from(over.as_millis()).unwrap_or(u64::MAX),
         }
@@ -112,6 +128,8 @@ enum Missing {
 pub(crate) struct Worker {
     node: Arc<Node>,
     queues: HashMap<QueueId, Local>,
+    /// What went through replicated queues of which nothing has been asked yet.
+    unserved: HashMap<QueueId, Meter<Flow>>,
     shards: BTreeMap<ShardId, Hosted>,
     /// Queues that a session consumes or got from.
     sessions: BTreeMap<SessionId, BTreeSet<QueueId>>,
@@ -130,6 +148,7 @@ impl Worker {
         let mut worker = Self {
             node,
             queues: HashMap::new(),
+            unserved: HashMap::new(),
             shards: BTreeMap::new(),
             sessions: BTreeMap::new(),
             absent: BTreeMap::new(),
@@ -178,12 +197,7 @@ impl Worker {
             LaneMessage::Revise => {
                 let node = self.node.clone();
                 let table = node.metadata().table().read();
-                let gone: Vec<QueueId> = self
-                    .queues
-                    .keys()
-                    .copied()
-                    .filter(|id| table.queue_by_id(*id).is_none())
-                    .collect();
+                let gone = self.queue_ids(|id, _| table.queue_by_id(id).is_none());
                 drop(table);
                 self.deleted(gone);
             }
@@ -191,12 +205,7 @@ impl Worker {
                 self.sessions.clear();
                 self.absent.clear();
                 // Replicated queues are their shards' leaders' to reset, this node's among them.
-                let gone: Vec<QueueId> = self
-                    .queues
-                    .iter()
-                    .filter(|(_, local)| local.replicated.is_none())
-                    .map(|(id, _)| *id)
-                    .collect();
+                let gone = self.queue_ids(|_, local| local.replicated.is_none());
                 self.deleted(gone);
             }
             LaneMessage::Counts(ids, reply) => {
@@ -204,6 +213,14 @@ impl Worker {
                 let _ = reply.send(self.counts(ids));
             }
         }
+    }
+
+    /// Queues that are served here, in order: what is done with them must not depend on that of a hash map.
+    fn queue_ids(&self, which: impl Fn(QueueId, &Local) -> bool) -> Vec<QueueId> {
+        let of_them = self.queues.iter().filter(|(id, local)| which(**id, local));
+        let mut ids: Vec<QueueId> = of_them.map(|(id, _)| *id).collect();
+        ids.sort_unstable();
+        ids
     }
 
     fn deleted(&mut self, ids: Vec<QueueId>) {
@@ -563,7 +580,7 @@ impl Worker {
             vhost: view.vhost.to_owned(),
             name: view.name.to_owned(),
             auto_delete: view.auto_delete,
-            meter: Meter::new(Instant::now()),
+            meter: self.unserved.remove(&id).unwrap_or_default(),
             sealed: false,
             replicated,
         };
@@ -626,7 +643,8 @@ fn seal(local: &mut Local, counts: &Counts, if_unused: bool, if_empty: bool) -> 
     if if_unused && counts.consumers > 0 {
         return refused("in use");
     }
-    if if_empty && counts.ready > 0 {
+    // What was delivered and not acknowledged would be lost as well, and it may only be on its way to the consumer.
+    if if_empty && counts.ready + counts.unacked > 0 {
         return refused("is not empty");
     }
     local.sealed = true;
@@ -703,11 +721,9 @@ fn answer(
                 no_ack,
                 &mut sink,
             ) {
-                local.meter.now.deliver_get += 1;
-                let again = sink.0.items.iter().filter(|item| item.redelivered);
-                local.meter.now.redeliver += again.count() as u64;
+                local.count_got(&sink.0);
                 Answer::Got {
-                    remaining: queue.counts().ready,
+                    remaining: local.queue.counts().ready,
                     deliveries: sink.0,
                 }
             } else {

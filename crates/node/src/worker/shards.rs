@@ -15,7 +15,7 @@
 
 use super::feeder::Feeder;
 use super::{Answered, Local, Replicated, Worker, answer};
-use crate::counts::Counted;
+use crate::counts::{Counted, Flow};
 use crate::hosted::{Due, ENTRIES_MAX, Hosted, Leading, ShardMessage};
 use crate::meter::Meter;
 use crate::outbox::{GetSink, Outbox};
@@ -45,7 +45,7 @@ const LAZY: Duration = Duration::from_millis(5);
 /// Record bytes that a queue keeps in memory for consumers that do not take them yet.
 const HOT_BYTES: u64 = 8 << 20;
 /// A leader delivers while a majority has confirmed it within this time: less than the least time in which another can be elected.
-const CONFIRMED: Duration = Duration::from_millis(190);
+pub(crate) const CONFIRMED: Duration = Duration::from_millis(190);
 /// How soon a leader that is not confirmed looks again.
 const CONFIRM_PAUSE: Duration = Duration::from_millis(20);
 
@@ -96,8 +96,11 @@ impl Worker {
         ids.into_iter()
             .filter_map(|id| {
                 let counts = self.counts_of_any(id)?;
-                let stats = self.queues.get_mut(&id).map(Local::stats);
-                Some((id, counts, stats.unwrap_or_default()))
+                let meter = match self.queues.get_mut(&id) {
+                    Some(local) => Some(&mut local.meter),
+                    None => self.unserved.get_mut(&id),
+                };
+                Some((id, counts, meter.map(Meter::flow).unwrap_or_default()))
             })
             .collect()
     }
@@ -244,9 +247,13 @@ impl Worker {
             "this node no longer leads the shard"
         );
         self.node.resigned(shard, leading.term);
+        if let Some(hosted) = self.shards.get(&shard) {
+            self.unserved
+                .retain(|id, _| hosted.state.queue(*id).is_none());
+        }
         let node = self.node.clone();
         self.queues.retain(|_, local| {
-            let is_of_it = local.replicated.as_ref().is_some_and(|r| r.shard == shard);
+            let is_of_it = local.is_of(shard);
             if is_of_it {
                 node.account(local.accounted, 0);
             }
@@ -287,6 +294,7 @@ impl Worker {
     }
 
     pub(super) fn drop_index(&mut self, id: QueueId) {
+        self.unserved.remove(&id);
         for hosted in self.shards.values_mut() {
             if let Some(leading) = &mut hosted.leading
                 && hosted.state.queue(id).is_some()
@@ -521,7 +529,7 @@ impl Worker {
             vhost: view.vhost.to_owned(),
             name: view.name.to_owned(),
             auto_delete: view.auto_delete,
-            meter: Meter::new(Instant::now()),
+            meter: self.unserved.remove(&queue).unwrap_or_default(),
             sealed: false,
             replicated: Some(replicated),
         };
@@ -642,20 +650,14 @@ impl Worker {
     }
 
     fn pause_as_due(&mut self, shard: ShardId) {
-        let of_shard = |local: &Local| local.replicated.as_ref().is_some_and(|r| r.shard == shard);
-        let served: Vec<QueueId> = self
-            .queues
-            .iter()
-            .filter(|(_, local)| of_shard(local))
-            .map(|(id, _)| *id)
-            .collect();
-        for queue in served {
+        for queue in self.queue_ids(|_, local| local.is_of(shard)) {
             self.pause_queue_as_due(queue);
         }
     }
 
     /// Committed entries.
     fn apply(&mut self, shard: ShardId, entries: Vec<Committed>) {
+        self.drop_staged(shard);
         let Some(hosted) = self.shards.get_mut(&shard) else {
             return;
         };
@@ -672,6 +674,7 @@ impl Worker {
                 payload: &entry.payload,
                 leading: leading.as_mut(),
                 queues: &mut self.queues,
+                unserved: &mut self.unserved,
                 outbox: &mut self.outbox,
                 touched: &mut self.touched,
                 in_use: &mut in_use,
@@ -683,6 +686,8 @@ impl Worker {
             }
             recent.push(entry.index, &entry.payload);
             hosted.applied_entry(entry.index, entry.payload.len());
+            // What is settled is freed by a checkpoint only, however small the entries are that settle it.
+            hosted.unkept_bytes += hosted.state.take_settled_bytes();
             if let Some(leading) = &mut hosted.leading
                 && leading.term == entry.term
                 && !entry.payload.is_empty()
@@ -908,6 +913,7 @@ impl Worker {
         }
         let GetSink(mut deliveries, consumed) = sink;
         deliveries.term = term;
+        local.count_got(&deliveries);
         if let Some(position) = consumed {
             let shard = local.replicated.as_mut().map(|r| {
                 r.settling.insert(position);
@@ -1055,13 +1061,14 @@ impl Worker {
 
     /// Before leadership is handed over: says of each queue what was delivered, so that the next leader flags no more than that.
     fn hand_over(&mut self, shard: ShardId, done: tokio::sync::oneshot::Sender<()>) {
-        let delivered: Vec<(QueueId, u64)> = self
-            .queues
-            .iter_mut()
-            .filter_map(|(id, local)| {
-                let replicated = local.replicated.as_ref().filter(|r| r.shard == shard)?;
+        let served = self.queue_ids(|_, local| local.is_of(shard));
+        let delivered: Vec<(QueueId, u64)> = served
+            .into_iter()
+            .filter_map(|id| {
+                let local = self.queues.get_mut(&id)?;
+                let replicated = local.replicated.as_ref()?;
                 let until = local.queue.undelivered().unwrap_or(replicated.fed_to);
-                Some((*id, until.max(replicated.inherited)))
+                Some((id, until.max(replicated.inherited)))
             })
             .collect();
         if let Some(leading) = self.leading_mut(shard) {
@@ -1081,12 +1088,7 @@ impl Worker {
 
     /// The hand-over came to nothing: queues are in use again.
     fn keeps_leading(&mut self, shard: ShardId, term: u64) {
-        let used: Vec<QueueId> = self
-            .queues
-            .iter()
-            .filter(|(_, l)| l.replicated.as_ref().is_some_and(|r| r.shard == shard))
-            .map(|(id, _)| *id)
-            .collect();
+        let used = self.queue_ids(|_, local| local.is_of(shard));
         let Some(leading) = self.leading_mut(shard).filter(|l| l.term == term) else {
             return;
         };
@@ -1105,6 +1107,7 @@ struct Applying<'a> {
     payload: &'a Bytes,
     leading: Option<&'a mut Leading>,
     queues: &'a mut HashMap<QueueId, Local>,
+    unserved: &'a mut HashMap<QueueId, Meter<Flow>>,
     outbox: &'a mut Outbox,
     touched: &'a mut Vec<QueueId>,
     /// Queues that may be served from now on.
@@ -1115,6 +1118,8 @@ impl Effects for Applying<'_> {
     fn arrived(&mut self, run: &Run, position: u64, index: &Index) {
         let Some(leading) = &self.leading else { return };
         let Some(local) = self.queues.get_mut(&run.queue) else {
+            let meter = self.unserved.entry(run.queue).or_default();
+            meter.now.publish += u64::from(run.count);
             return;
         };
         let Some(replicated) = &mut local.replicated else {

@@ -251,15 +251,15 @@ fn event(peer: &mut Peer, rng: &mut Rng) {
                 }
             }
         }
-        4 | 5 => session.deliver(
-            &Delivered {
+        4 | 5 => {
+            let delivered = Delivered {
                 consumer,
                 position: rng.next(),
                 redelivered: false,
                 message: message(&[1; 20]),
-            },
-            host,
-        ),
+            };
+            session.deliver(&delivered, host);
+        }
         6 => session.wants_leave(consumer, host),
         7 => session.leave_back(consumer, rng.next() as u32, host),
         8 => session.cancelled(consumer, host),

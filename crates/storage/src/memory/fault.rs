@@ -37,9 +37,13 @@ impl Disk {
     }
 
     /// Power loss: the process is dead, and of what was not synced a random prefix survives, the last write of it maybe
-    /// torn. `draw(n)` must return a number below `n`; the same draws leave the same disk.
+    /// torn; nothing survives where a write or sync had failed before. `draw(n)` must return a number below `n`; the same draws leave the same disk.
     pub fn crash(&self, draw: &mut impl FnMut(u64) -> u64) {
         self.lose(|platter| {
+            if platter.stopped.is_some() {
+                // Behind a write that failed nothing counts: what the failed sync has dropped would be a hole in the log.
+                return;
+            }
             let log_kept = draw_up_to(draw, platter.waiting.len());
             let changes = platter
                 .waiting

@@ -6,6 +6,7 @@
 mod blackbox;
 mod crash;
 mod rules;
+mod simulations;
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,7 @@ use anyhow::{Result, bail};
 use clap::ValueEnum;
 
 use crate::repository::Repository;
-use crate::{run, simulate, toolchain};
+use crate::{run, toolchain};
 
 /// Options of `test`.
 #[derive(Debug, clap::Args)]
@@ -21,7 +22,7 @@ use crate::{run, simulate, toolchain};
     after_help = "Examples: cargo xtask test\n          cargo xtask test rules unit\n          cargo xtask test blackbox -- -k topic\n          cargo xtask test crash --minutes 10 --kinds kill,partition"
 )]
 pub struct Arguments {
-    /// Which steps to run; all of them in this order unless named, but for crash, which runs only if named.
+    /// Which steps to run; all of them in this order unless named, but for crash and fresh, which run only if named.
     #[arg(value_enum)]
     steps: Vec<Step>,
     /// Run the steps after one that failed, too.
@@ -46,12 +47,14 @@ enum Step {
     Unit,
     /// Examples in the documentation.
     Doc,
-    /// The simulator, over 30 seeds.
+    /// The simulator: seeds that once failed, and thirty more.
     Simulate,
     /// Real clients against real processes.
     Blackbox,
     /// Three real processes under load, kills, stops, partitions and restarts, and every message accounted for.
     Crash,
+    /// The simulator: five minutes of seeds that none has had before, and planted bugs until each is found.
+    Fresh,
 }
 
 impl Step {
@@ -78,7 +81,8 @@ impl Step {
                 "--tests",
             ]),
             Self::Doc => cargo(&["test", "--release", "--workspace", "--doc"]),
-            Self::Simulate => simulate::simulate(repository, &["run", "--seeds", "30"]),
+            Self::Simulate => simulations::known(repository),
+            Self::Fresh => simulations::fresh(repository),
             Self::Blackbox => blackbox::run(repository, &arguments.pytest),
             Self::Crash => crash::run(repository, &arguments.crash),
         }
@@ -86,8 +90,19 @@ impl Step {
 
     /// Whether it runs without being named.
     fn usual(self) -> bool {
-        // It takes minutes, and wants the machine for itself: what a client on an overloaded one sees twice is no news.
-        self != Self::Crash
+        match self {
+            // It takes minutes, and wants the machine for itself: what a client on an overloaded one sees twice is no news.
+            Self::Crash => false,
+            // What it finds may be years old: it must not keep a change from landing.
+            Self::Fresh => false,
+            Self::Fmt
+            | Self::Rules
+            | Self::Clippy
+            | Self::Unit
+            | Self::Doc
+            | Self::Simulate
+            | Self::Blackbox => true,
+        }
     }
 
     fn builds(self) -> bool {
@@ -98,7 +113,8 @@ impl Step {
             | Self::Doc
             | Self::Simulate
             | Self::Blackbox
-            | Self::Crash => true,
+            | Self::Crash
+            | Self::Fresh => true,
         }
     }
 
