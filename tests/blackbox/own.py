@@ -77,6 +77,7 @@ class OwnNode:
         self.amqp, self.http, self.quic = free_ports(3)
         self.announced = self.quic  # where the others are told to reach it
         self.process: subprocess.Popen[bytes] | None = None
+        self.within: list[str] = []  # a command that runs the node in surroundings of its own
         folder.mkdir(parents=True, exist_ok=True)
 
     def configure(self, peers: dict[str, int], authority: Path, certificate: Path, limits: dict[str, Any] | None = None) -> None:
@@ -99,7 +100,7 @@ class OwnNode:
     def start(self) -> None:
         with open(self.folder / "log", "ab") as log:
             self.process = subprocess.Popen(
-                [str(self.binary), "--config", str(self.folder / "node.toml")], cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                [*self.within, str(self.binary), "--config", str(self.folder / "node.toml")], cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
 
     def stop(self, number: int = signal.SIGTERM) -> None:

@@ -9,7 +9,7 @@ import pytest
 from amqp import Connection
 from load import Consumer, Producer, accounts, drained
 from own import own_cluster
-from targets import eventually
+from targets import ApiError, eventually
 
 QUEUES = 6
 MOVED_S = 60
@@ -178,3 +178,66 @@ def test_a_node_is_replaced_and_the_others_die_in_turn(cluster):
         ch = connection.channel()
         for number in range(20):
             assert ch.bodies(f"q{number}") == [b"%d" % n for n in range(100)]
+
+
+def entry(cluster, node, name):
+    """A member of the cluster as a node sees it."""
+    return next(m for m in cluster.view(node)["members"] if m["name"] == name)
+
+
+def drain(cluster, node, name):
+    """Has a node emptied. From when it is said to be, it leads nothing, has no replica, and none is placed there, in any node's eyes."""
+    cluster.api(node).post("cluster", "drain", name)
+    eventually(lambda: entry(cluster, node, name)["drained"], MOVED_S, f"{name} is drained")
+    seen = entry(cluster, node, name)
+    assert (seen["shards_placed"], seen["shards_led"], seen["shards_held"]) == (0, 0, 0), seen
+    for placement in cluster.api(node).get("ring")["placements"]:
+        assert name not in placement["replicas"] and placement["leader"] != name, placement
+
+
+def forget(cluster, node, name):
+    """Has the cluster forget a node that is down, or is about to be seen to be."""
+
+    def forgotten():
+        try:
+            return cluster.api(node).post("cluster", "forget", name)["forgotten"]
+        except ApiError as error:
+            assert error.status == 400 and b"is up" in error.body, error
+            return False
+
+    eventually(forgotten, 20, f"{name} is forgotten")
+    eventually(lambda: name not in {m["name"] for m in cluster.view(node)["members"]}, 20, f"{name} is no member")
+
+
+def test_two_nodes_join_one_is_drained_and_leaves_and_a_dead_one_is_replaced(cluster):
+    """All under load. In the end replicas are on one node that was there from the beginning and one that was not, and everything is there."""
+    load = Load(cluster, [1, 2])
+    for name in ("node4", "node5"):
+        cluster.add(name)
+        load.flows()
+    eventually(lambda: all(owned(cluster, 1).get(name, 0) > 0 for name in ("node4", "node5")), MOVED_S, "both lead shards")
+    load.flows()
+    # A founder goes in order: it is empty before it stops, so that nobody misses it.
+    drain(cluster, 1, "node3")
+    load.flows()
+    cluster.nodes[2].stop()
+    load.flows()
+    forget(cluster, 1, "node3")
+    load.flows()
+    # Another one dies, disk and all; one of another name takes its place.
+    cluster.kill(4)
+    load.flows()
+    forget(cluster, 1, "node4")
+    shutil.rmtree(cluster.nodes[3].folder / "data")
+    sixth = cluster.add("node6")
+    eventually(lambda: owned(cluster, 1).get("node6", 0) > 0, MOVED_S, "the new one leads shards")
+    load.flows()
+    assert {m["name"] for m in cluster.view(sixth)["members"]} == {"node1", "node2", "node5", "node6"}
+    # With the fifth empty, what there is is on the other three, and two of them are enough.
+    drain(cluster, 2, "node5")
+    load.flows()
+    for client in (*load.producers, *load.consumers):
+        client.address = cluster.amqp(2)
+    cluster.kill(1)
+    load.flows()
+    load.end([2, 5, sixth], lived=False)

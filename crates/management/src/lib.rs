@@ -23,6 +23,7 @@ mod exchanges;
 mod extract;
 mod globals;
 mod listing;
+mod membership;
 mod messages;
 mod metrics;
 mod overview;

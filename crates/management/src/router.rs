@@ -4,8 +4,9 @@ use crate::bounds::{self, Bounds};
 use crate::definitions::{export, import};
 use crate::error::Error;
 use crate::{
-    PEERS_DEADLINE, access, bindings, checks, connections, exchanges, globals, messages, metrics,
-    overview, permissions, policies, queues, status, topic_permissions, users, vhosts,
+    PEERS_DEADLINE, access, bindings, checks, connections, exchanges, globals, membership,
+    messages, metrics, overview, permissions, policies, queues, status, topic_permissions, users,
+    vhosts,
 };
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::StatusCode;
@@ -208,6 +209,9 @@ fn policies() -> Router<Arc<Node>> {
 /// What all nodes share.
 fn definitions() -> Router<Arc<Node>> {
     Router::new()
+        .route("/api/cluster/drain/{node}", post(membership::drain))
+        .route("/api/cluster/revive/{node}", post(membership::revive))
+        .route("/api/cluster/forget/{node}", post(membership::forget))
         .route("/api/routing/explain", get(status::explain))
         .route("/api/global-parameters", get(globals::list))
         .route(

@@ -3,7 +3,7 @@
 use crate::access::Access;
 use crate::error::Error;
 use crate::extract::Parameters;
-use crate::{Shared, arguments};
+use crate::{Shared, arguments, membership};
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -122,11 +122,12 @@ pub(crate) async fn cluster(
     Extension(access): Extension<Access>,
 ) -> Result<Json<Value>, Error> {
     access.monitoring()?;
+    let held = membership::held_by_drained(&node).await;
     let status = node.metadata().status();
     let table = node.metadata().table().read();
     let members = status.members.iter().map(|member| {
         let known = table.node(member.node);
-        json!({
+        let mut entry = json!({
             "name": member.name,
             "node": member.node.to_string(),
             "address": known.map(|known| &known.address),
@@ -137,7 +138,9 @@ pub(crate) async fn cluster(
             "voter": member.voter,
             "incarnation": known.map(|known| known.incarnation.0),
             "last_seen_ms": member.last_seen.map(|ago| u64::try_from(ago.as_millis()).unwrap_or(u64::MAX)),
-        })
+        });
+        membership::add(&mut entry, &node, &table, member.node, &held);
+        entry
     });
     let leader = status
         .leader

@@ -135,6 +135,13 @@ pub enum Command {
         /// Of this exchange; of all if none is named.
         exchange: Option<String>,
     },
+    /// Says whether a node is to be emptied: nothing more is placed on it, and the replicas and leaderships that it has go to the others.
+    DrainNode {
+        /// The node.
+        node: NodeId,
+        /// Whether it is drained from now on, or takes its share again.
+        draining: bool,
+    },
 }
 
 /// Where a shard's replicas are to be.

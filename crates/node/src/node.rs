@@ -16,10 +16,10 @@ use crate::owners::{Address, CurrentOwners, LANES, Owners, lane_of, lane_of_shar
 use crate::registry::{Certificate, Origin, Registry};
 use crate::replicas::Keeper;
 use crate::wire::{
-    FromPeer, ToNode, ToOwner, ToSession, decode_from_peer, decode_to_session, encode_to_node,
-    encode_to_owner, encode_to_session,
+    FromPeer, LastLog, ToNode, ToOwner, ToSession, decode_from_peer, decode_to_session,
+    encode_to_node, encode_to_owner, encode_to_session,
 };
-use crate::worker::{COMMAND_DEADLINE, LaneMessage, Worker};
+use crate::worker::{COMMAND_DEADLINE, CONFIRMED, LaneMessage, Worker};
 use base64::Engine;
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
@@ -95,7 +95,9 @@ pub struct Node {
     /// Who wants to lead a shard that this node leads, and when it said so last.
     wants: Mutex<BTreeMap<ShardId, (NodeId, tokio::time::Instant)>>,
     /// Shards whose leaders have said that this node's replica is no member any more.
-    released: Mutex<BTreeSet<ShardId>>,
+    released: Mutex<BTreeMap<ShardId, LastLog>>,
+    /// Replicas in the storage that are not open yet; none until the keeper has looked.
+    unopened: Mutex<Option<usize>>,
     owners: OnceLock<CurrentOwners>,
     lanes: Vec<mpsc::UnboundedSender<LaneMessage>>,
     sessions: RwLock<BTreeMap<u64, mpsc::UnboundedSender<Inbox>>>,
@@ -157,6 +159,7 @@ impl Node {
             keeper_kick: Notify::new(),
             wants: Mutex::default(),
             released: Mutex::default(),
+            unopened: Mutex::default(),
             owners: OnceLock::new(),
             lanes,
             sessions: RwLock::default(),
@@ -524,9 +527,19 @@ impl Node {
             .is_some_and(|(who, at)| *who == node && at.elapsed() <= within)
     }
 
-    /// Shards whose leaders have said, since this was last asked, that this node's replica is no member any more.
-    pub(crate) fn take_released(&self) -> BTreeSet<ShardId> {
+    /// Shards whose leaders have said, since this was last asked, that this node's replica is no member any more, with what its log was then.
+    pub(crate) fn take_released(&self) -> BTreeMap<ShardId, LastLog> {
         std::mem::take(&mut *self.released.lock())
+    }
+
+    pub(crate) fn set_unopened(&self, replicas: usize) {
+        *self.unopened.lock() = Some(replicas);
+    }
+
+    /// Shards of which this node has a replica, open or not; none until it has looked.
+    pub(crate) fn held(&self) -> Option<u64> {
+        let unopened = (*self.unopened.lock())?;
+        Some((self.shards().shards().len() + unopened) as u64)
     }
 
     /// Whether this node leads a shard of which another node is no member (any more), and should not become one.
@@ -543,6 +556,8 @@ impl Node {
                     && !status.voters.contains(&node)
                     && !status.learners.contains(&node)
             })
+            // A later leader may have made it a member again.
+            && self.shards().confirmed_within(shard, CONFIRMED)
     }
 
     /// Wakes the keeper of the shards.
@@ -603,13 +618,13 @@ impl Node {
                 self.wants.lock().insert(shard, (from, now));
                 self.keeper_kick.notify_one();
             }
-            ToNode::Holds { shard } => {
+            ToNode::Holds { shard, last_log } => {
                 if self.has_removed(shard, from) {
-                    self.send_to_node(from, ToNode::Released { shard });
+                    self.send_to_node(from, ToNode::Released { shard, last_log });
                 }
             }
-            ToNode::Released { shard } => {
-                self.released.lock().insert(shard);
+            ToNode::Released { shard, last_log } => {
+                self.released.lock().insert(shard, last_log);
                 self.keeper_kick.notify_one();
             }
         }

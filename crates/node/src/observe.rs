@@ -89,6 +89,10 @@ pub struct NodeInfo {
     pub listeners: Vec<(String, String)>,
     /// Whether it may route, so that it serves clients.
     pub serves: bool,
+    /// Shards of which it holds a replica now; none until it knows what it has from before its start.
+    pub shards_held: Option<u64>,
+    /// Shards that it leads now.
+    pub shards_led: u64,
 }
 
 /// A link to another node.
@@ -251,6 +255,8 @@ impl Node {
             stats: self.message_stats(),
             listeners: self.config().listeners.clone(),
             serves: self.metadata().may_route() && !self.is_stopping(),
+            shards_held: self.held(),
+            shards_led: self.leaders().of(self.id()).len() as u64,
         }
     }
 }

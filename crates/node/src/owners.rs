@@ -37,11 +37,7 @@ pub(crate) struct Owners {
 
 impl Owners {
     pub(crate) fn of(table: &Table) -> Self {
-        let ring = Ring::new(table.nodes().map(|n| Member {
-            node: n.id,
-            name: &n.name,
-            up: n.up,
-        }));
+        let ring = ring_of(table);
         let shards = table.cluster().map_or(0, |(_, shards)| shards);
         let up: Vec<_> = table
             .nodes()
@@ -82,15 +78,30 @@ impl Owners {
     }
 }
 
-/// Who should lead a shard that is placed: the replica that it was given to, else the first one, of those that are up. A node without a replica cannot lead,
-/// whatever it was given.
+/// The ring of the nodes that take their share: a node that is drained gets nothing, unless no other one is there.
+fn ring_of(table: &Table) -> Ring {
+    let takes = |node: NodeId| !table.is_draining(node);
+    let any = table.nodes().any(|n| takes(n.id));
+    let members = table.nodes().filter(|n| takes(n.id) || !any);
+    Ring::new(members.map(|n| Member {
+        node: n.id,
+        name: &n.name,
+        up: n.up,
+    }))
+}
+
+/// Who should lead a shard that is placed: the replica that it was given to, else the first one, of those that are up and not drained, or, if all are, of
+/// those that are up. A node without a replica cannot lead, whatever it was given.
 pub(crate) fn preferred_leader(table: &Table, shard: ShardId) -> Option<NodeId> {
     let replicas = &table.placement(shard)?.replicas;
     let is_up = |node: &NodeId| table.node(*node).is_some_and(|known| known.up);
     let given = table
         .shard_override(shard)
-        .filter(|node| replicas.contains(node) && is_up(node));
-    given.or_else(|| replicas.iter().copied().find(is_up))
+        .filter(|node| replicas.contains(node) && is_up(node) && !table.is_draining(*node));
+    let takes = |node: &NodeId| is_up(node) && !table.is_draining(*node);
+    given
+        .or_else(|| replicas.iter().copied().find(takes))
+        .or_else(|| replicas.iter().copied().find(is_up))
 }
 
 /// The owners as of the newest epoch that somebody asked about.

@@ -3,13 +3,14 @@
 //! Flow: [`Keeper::run`] wakes on changes of the table and now and then. The metadata group's leader places shards that have no place yet, and those whose
 //! place the ring has changed; every node opens the groups of its replicas; the leader of a shard makes the group's members those of its placement, and hands
 //! leadership to the preferred leader once that has caught up.
-//! Invariants: a shard is founded once, by the nodes of its first placement; a node does one change at a time, so that moves are paced.
+//! Invariants: a shard is founded once, by the nodes of its first placement; a replica is deleted on the word of its shard's leader only; a node does one change
+//! at a time, so that moves are paced.
 
 use crate::hosted::{Hosted, ShardMessage};
 use crate::keep;
 use crate::node::Node;
 use crate::owners::preferred_leader;
-use crate::wire::ToNode;
+use crate::wire::{LastLog, ToNode};
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -232,29 +233,35 @@ impl Keeper {
                 left_over.remove(&shard);
             }
         }
+        if let Some(left_over) = &self.left_over {
+            self.node.set_unopened(left_over.len());
+        }
         for shard in to_close {
-            let Some(status) = self.node.shards().status(shard) else {
-                continue;
-            };
-            // Whoever leads removes this node first.
-            let is_member = status.voters.contains(&me) || status.learners.contains(&me);
-            let has_heard =
-                !is_member && !status.changing && status.leader.is_some_and(|leader| leader != me);
-            // It may have been away when it was removed, and then nobody tells it unless it asks.
-            if !has_heard
-                && !released.contains(&shard)
-                && let Some(leader) = self.node.leaders().get(shard)
-                && leader.node != me
-            {
-                let asked = ToNode::Holds { shard };
-                self.node.send_to_node(leader.node, asked);
-            }
-            if has_heard || released.contains(&shard) {
-                tracing::info!(shard = shard.0, "the shard's replica has moved away");
-                self.node.shards().close(shard).await;
-                self.node.to_shard(shard, ShardMessage::Closed);
-                self.moved_away.insert(shard);
-            }
+            self.ask_or_close(shard, released.get(&shard).copied())
+                .await;
+        }
+    }
+
+    /// Closes and deletes the replica of a shard that is placed elsewhere, once the shard's leader says that the group goes on without it: who is removed may
+    /// never be sent that, and what its own log says of it may be old. Until then it may be one of those that a majority needs, and asks.
+    async fn ask_or_close(&mut self, shard: ShardId, released: Option<LastLog>) {
+        let Some(status) = self.node.shards().status(shard) else {
+            return;
+        };
+        // The word counts for what the replica was when it asked: one that is sent entries again is a member again.
+        if released == Some(LastLog(status.last_log)) && status.leading.is_none() {
+            tracing::info!(shard = shard.0, "the shard's replica has moved away");
+            self.node.shards().close(shard).await;
+            self.node.to_shard(shard, ShardMessage::Closed);
+            self.moved_away.insert(shard);
+            return;
+        }
+        if let Some(leader) = self.node.leaders().get(shard)
+            && leader.node != self.node.id()
+        {
+            let last_log = LastLog(status.last_log);
+            self.node
+                .send_to_node(leader.node, ToNode::Holds { shard, last_log });
         }
     }
 
@@ -321,7 +328,14 @@ impl Keeper {
                 (placed.replicas.clone(), preferred_leader(&table, shard))
             };
             if !same_nodes(&status, &placed) {
-                self.begin_change(shard, placed);
+                if !self.has_majority(&placed) {
+                    continue;
+                }
+                // Who is to have no replica lets another one make the change: a leader that removes itself leaves the shard without one for an election.
+                match self.successor(&status, &placed, preferred) {
+                    Some(to) => self.give_up_leading(shard, to).await,
+                    None => self.begin_change(shard, placed),
+                }
                 continue;
             }
             if let Some(to) = preferred
@@ -333,6 +347,36 @@ impl Keeper {
                 tracing::info!(shard = shard.0, %to, %error, "leadership is not handed over yet");
                 self.pause(shard);
             }
+        }
+    }
+
+    /// Whether a majority of these nodes is here: a shard that moved to others would stand still.
+    fn has_majority(&self, placed: &[NodeId]) -> bool {
+        let linked = self.node.linked();
+        let is_here = |node: &&NodeId| **node == self.node.id() || linked.contains(node);
+        placed.iter().filter(is_here).count() > placed.len() / 2
+    }
+
+    /// Who leads a shard on when this node is to have no replica of it: the preferred leader, or another one that votes already.
+    fn successor(
+        &self,
+        status: &ShardStatus,
+        placed: &[NodeId],
+        preferred: Option<NodeId>,
+    ) -> Option<NodeId> {
+        if placed.contains(&self.node.id()) || status.changing {
+            return None;
+        }
+        let linked = self.node.linked();
+        let could = |node: &NodeId| linked.contains(node) && has_caught_up(status, *node);
+        let mut others = preferred.into_iter().chain(placed.iter().copied());
+        others.find(could)
+    }
+
+    async fn give_up_leading(&mut self, shard: ShardId, to: NodeId) {
+        if let Err(error) = self.node.hand_shard_over(shard, to).await {
+            tracing::info!(shard = shard.0, %to, %error, "leadership is not given up yet");
+            self.pause(shard);
         }
     }
 

@@ -62,10 +62,14 @@ pub(crate) enum ToNode {
     /// The sending node should lead a shard, and is ready to: it is linked with every node that is up.
     Wants { shard: ShardId },
     /// The sending node has a replica of a shard that is not placed there, and asks the leader whether it is still a member.
-    Holds { shard: ShardId },
-    /// The leader's answer to that: it is not, and its replica may go.
-    Released { shard: ShardId },
+    Holds { shard: ShardId, last_log: LastLog },
+    /// The leader's answer to that: it is not, and its replica may go, if its log has not grown since.
+    Released { shard: ShardId, last_log: LastLog },
 }
+
+/// The index of the last entry of a replica's log, if it has any.
+#[derive(Archive, Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct LastLog(pub(crate) Option<u64>);
 
 /// One message for one queue.
 #[derive(Archive, Serialize, Deserialize, Clone, Copy, Debug)]

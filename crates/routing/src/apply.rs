@@ -110,6 +110,7 @@ impl Table {
             Command::NodeUp(up) => self.node_up(up, applied),
             Command::NodeDown { node, incarnation } => self.node_down(*node, *incarnation, applied),
             Command::NodeForgotten { node } => self.node_forgotten(*node, applied),
+            Command::DrainNode { node, draining } => self.drain_node(*node, *draining, applied),
             Command::MoveShard { shard, to } => {
                 return self
                     .move_shard(*shard, *to, applied)

@@ -249,8 +249,60 @@ impl Table {
         Ok(())
     }
 
+    /// Marks a node as one to be emptied, or as one that takes its share. The epoch grows, so that everybody makes the ring anew.
+    pub(crate) fn drain_node(
+        &mut self,
+        node: NodeId,
+        draining: bool,
+        applied: &mut Applied,
+    ) -> Result<(), Refusal> {
+        let Some(known) = self.nodes.get(&node) else {
+            return Err(Refusal::not_found(format!("no node {node} in the cluster")));
+        };
+        if self.draining.contains(&node) == draining {
+            return Ok(());
+        }
+        if draining {
+            let others = || {
+                let all = self.nodes.values();
+                all.filter(|other| other.id != node && !self.draining.contains(&other.id))
+            };
+            if others().next().is_none() {
+                return Err(Refusal::precondition_failed(format!(
+                    "node '{}' cannot be drained: no other node could take what it holds; add or revive one first",
+                    known.name
+                )));
+            }
+            // A shard that moved to nodes of which too few are up would stand still.
+            if let Some(down) = others().find(|other| !other.up) {
+                return Err(Refusal::precondition_failed(format!(
+                    "node '{}' cannot be drained while node '{}' is down: what it holds would depend on that one; bring '{}' back, or forget it, first",
+                    known.name, down.name, down.name
+                )));
+            }
+            self.draining.insert(node);
+            self.put(
+                applied,
+                record::draining_key(node),
+                record::draining_value(),
+            );
+        } else {
+            self.erase_draining(node, applied);
+        }
+        self.members_changed(applied);
+        Ok(())
+    }
+
+    fn erase_draining(&mut self, node: NodeId, applied: &mut Applied) {
+        if self.draining.remove(&node) {
+            let value = record::draining_value();
+            self.erase(applied, record::draining_key(node), &value);
+        }
+    }
+
     fn forget(&mut self, node: NodeId, applied: &mut Applied) {
         self.take_down(node, applied);
+        self.erase_draining(node, applied);
         if let Some(known) = self.nodes.remove(&node) {
             self.erase(applied, record::node_key(node), &record::node_value(&known));
         }

@@ -32,6 +32,7 @@ pub(crate) mod kind {
     pub const GLOBAL: u8 = 12;
     pub const TOPIC_PERMISSION: u8 = 13;
     pub const PLACEMENT: u8 = 14;
+    pub const DRAINING: u8 = 15;
 }
 
 /// Records that do not make a table: written by a newer release, damaged, or not a complete set.
@@ -99,6 +100,7 @@ pub(crate) enum Record<'a> {
         value: String,
     },
     TopicPermission(TopicPermission),
+    Draining(NodeId),
 }
 
 #[derive(Clone, Copy)]
@@ -183,6 +185,16 @@ pub(crate) fn placement_value(placed: &Placed) -> Vec<u8> {
         }
     }
     out
+}
+
+pub(crate) fn draining_key(node: NodeId) -> Vec<u8> {
+    let mut out = vec![kind::DRAINING];
+    out.extend_from_slice(&node.0.to_be_bytes());
+    out
+}
+
+pub(crate) fn draining_value() -> Vec<u8> {
+    vec![VERSION]
 }
 
 pub(crate) fn user_key(name: &str) -> Vec<u8> {
@@ -405,6 +417,7 @@ fn read<'a>(k: &mut Reader<'a>, v: &mut Reader<'a>) -> Option<Record<'a>> {
             let (founders, replicas) = (nodes()?, nodes()?);
             Record::Placement(ShardId(k.u16()?), Placed { founders, replicas })
         }
+        kind::DRAINING => Record::Draining(NodeId(k.u64()?)),
         kind::USER => Record::User(read_user(k.text()?.into_owned(), v)?),
         kind::VHOST => Record::Vhost(k.text()?.into_owned()),
         kind::PERMISSION => Record::Permission(Permission {

@@ -33,6 +33,10 @@ impl Table {
                 record::placement_value(placed),
             )
         });
+        let draining = self
+            .draining
+            .iter()
+            .map(|node| (record::draining_key(*node), record::draining_value()));
         let users = self
             .users
             .values()
@@ -59,6 +63,7 @@ impl Table {
             .chain(self.global_records())
             .chain(self.topic_permission_records())
             .chain(placements)
+            .chain(draining)
     }
 
     fn definitions(&self) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> + '_ {
@@ -125,6 +130,12 @@ impl Table {
             Record::Shard(shard, node) => twice(self.shards.insert(shard, node).is_some()),
             Record::Placement(shard, placed) => {
                 twice(self.placements.insert(shard, placed).is_some())
+            }
+            Record::Draining(node) => {
+                if !self.nodes.contains_key(&node) {
+                    return Err(unfit("its node is missing"));
+                }
+                twice(!self.draining.insert(node))
             }
             Record::User(user) => twice(self.users.insert(user.name.clone(), user).is_some()),
             Record::Vhost(name) => {

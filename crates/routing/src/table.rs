@@ -29,6 +29,8 @@ pub struct Table {
     /// Identity and number of shards.
     pub(crate) cluster: Option<(u128, u16)>,
     pub(crate) nodes: BTreeMap<NodeId, NodeRecord>,
+    /// Nodes that are to be emptied.
+    pub(crate) draining: BTreeSet<NodeId>,
     /// Shards that were given to a node other than by the ring.
     pub(crate) shards: BTreeMap<ShardId, NodeId>,
     pub(crate) placements: BTreeMap<ShardId, Placed>,

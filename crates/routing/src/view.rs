@@ -87,6 +87,33 @@ impl Table {
         self.nodes.get(&id)
     }
 
+    /// Whether a node is to be emptied of replicas and leaderships.
+    pub fn is_draining(&self, id: NodeId) -> bool {
+        self.draining.contains(&id)
+    }
+
+    /// Queues in a node's memory, by whether they are exclusive to a session: those that go when its process ends.
+    pub fn queues_in_memory(&self, id: NodeId) -> (usize, usize) {
+        let Some(known) = self.nodes.get(&id) else {
+            return (0, 0);
+        };
+        let all = self.memory_queues.get(&(id, known.incarnation));
+        let is_exclusive = |queue: &&QueueId| {
+            let slot = self.find_queue_id(**queue);
+            slot.is_some_and(|slot| self.queues[slot].exclusive.is_some())
+        };
+        let (exclusive, others): (Vec<&QueueId>, Vec<&QueueId>) =
+            all.into_iter().flatten().partition(is_exclusive);
+        (exclusive.len(), others.len())
+    }
+
+    /// Shards that are to have a replica on a node.
+    pub fn placed_on(&self, id: NodeId) -> impl Iterator<Item = (ShardId, &Placed)> + '_ {
+        let all = self.placements.iter();
+        all.filter(move |(_, placed)| placed.replicas.contains(&id))
+            .map(|(shard, placed)| (*shard, placed))
+    }
+
     /// Shards that were given to a node other than by the ring, by number.
     pub fn shard_overrides(&self) -> impl Iterator<Item = (ShardId, NodeId)> + '_ {
         self.shards.iter().map(|(shard, node)| (*shard, *node))

@@ -295,6 +295,52 @@ fn a_shard_keeps_its_founders_whatever_replicas_it_gets_later() {
 }
 
 #[test]
+fn a_node_is_drained_only_while_others_can_take_what_it_holds() {
+    let mut world = World::new();
+    let drain = |node, draining| Command::DrainNode {
+        node: NodeId(node),
+        draining,
+    };
+    assert_eq!(world.refused(drain(9, true)).code, 404);
+    let alone = world.refused(drain(1, true));
+    assert!(alone.code == 406 && alone.text.contains("no other node"));
+    world.done(node_up(2, 1));
+    world.done(node_up(3, 1));
+    let before = (world.table.digest(), world.table.epoch());
+    world.done(drain(1, true));
+    assert!(world.table.is_draining(NodeId(1)) && !world.table.is_draining(NodeId(2)));
+    assert_eq!(
+        world.events,
+        [Event::MembersChanged {
+            epoch: before.1 + 1
+        }]
+    );
+    let key = [15, 0, 0, 0, 0, 0, 0, 0, 1];
+    assert_eq!(
+        world.mirror[&key[..]],
+        [1],
+        "a stored form, never to change"
+    );
+    world.check();
+    world.done(drain(1, true));
+    assert!(world.events.is_empty(), "nothing has changed");
+    world.done(drain(2, true));
+    assert_eq!(world.refused(drain(3, true)).code, 406);
+    world.done(drain(2, false));
+    world.done(node_down(3, 1));
+    let down = world.refused(drain(2, true));
+    assert!(down.code == 406 && down.text.contains("'n3' is down"));
+    // It is drained across restarts, until it is revived or forgotten.
+    world.done(node_down(1, 1));
+    world.done(node_up(1, 2));
+    assert!(world.table.is_draining(NodeId(1)));
+    world.check();
+    world.done(Command::NodeForgotten { node: NodeId(1) });
+    assert!(!world.table.is_draining(NodeId(1)) && !world.mirror.contains_key(&key[..]));
+    world.check();
+}
+
+#[test]
 fn shards_move_to_nodes_that_are_up_and_come_back_when_those_go() {
     let mut world = World::new();
     let to = |shard, node| Command::MoveShard {

@@ -128,6 +128,7 @@ fn command() -> impl Strategy<Value = Command> {
         2 => (1..4u64, 1..4u64).prop_map(|(node, incarnation)| node_up(node, incarnation)),
         1 => (1..4u64, 1..4u64).prop_map(|(node, incarnation)| node_down(node, incarnation)),
         1 => (1..4u64).prop_map(|node| Command::NodeForgotten { node: NodeId(node) }),
+        1 => (1..4u64, any::<bool>()).prop_map(|(node, draining)| Command::DrainNode { node: NodeId(node), draining }),
         1 => (0..5u16, 1..4u64).prop_map(|(shard, node)| Command::MoveShard { shard: ShardId(shard), to: NodeId(node) }),
         1 => (0..5u16, proptest::collection::vec((1..4u64).prop_map(NodeId), 1..4)).prop_map(|(shard, replicas)| Command::PlaceShards {
             placements: vec![warren_model::command::Placement { shard: ShardId(shard), replicas }]

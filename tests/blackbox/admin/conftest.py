@@ -164,9 +164,10 @@ class Node:
 
 
 class Cluster:
-    """Three nodes."""
+    """Three nodes, or another number of them."""
 
-    def __init__(self, directory: Path, limits: str = "") -> None:
+    def __init__(self, directory: Path, limits: str = "", count: int = 3) -> None:
+        directory.mkdir(exist_ok=True)
         self.directory, self.limits = directory, limits
         self.binary = Path(os.environ.get("WARREN_BIN", REPOSITORY / "target/release/warren"))
         self.ctl = Path(os.environ.get("WARRENCTL", REPOSITORY / "target/release/warrenctl"))
@@ -175,8 +176,8 @@ class Cluster:
         self.certificates.authority("links")
         self.certificates.authority("clients")
         self.certificates.issue("server", "/O=Warren/CN=server", "clients", ["DNS:localhost", f"IP:{HOST}"])
-        ports = free_ports(15)
-        self.nodes = [Node(self, n + 1, ports[n * 5:n * 5 + 5]) for n in range(3)]
+        ports = free_ports(5 * count)
+        self.nodes = [Node(self, n + 1, ports[n * 5:n * 5 + 5]) for n in range(count)]
         for node in self.nodes:
             self.certificates.issue(node.name, f"/CN={node.name}", "links", ["DNS:warren-node", f"DNS:{node.name}"])
 
@@ -284,6 +285,12 @@ def cluster(admin_cluster: Cluster) -> Iterator[Cluster]:
     yield admin_cluster
     admin_cluster.close_connections()
     admin_cluster.heal()
+
+
+@pytest.fixture
+def new_cluster(tmp_path: Path) -> Callable[[int], Cluster]:
+    """Makes a cluster of so many nodes, not started, that the test stops itself."""
+    return lambda count: Cluster(tmp_path / "cluster", count=count)
 
 
 @pytest.fixture

@@ -383,7 +383,8 @@ impl Group {
             purged: now.purged.map(|id| id.index),
             voters: now.membership_config.voter_ids().collect(),
             learners: now.membership_config.membership().learner_ids().collect(),
-            changing: now.membership_config.membership().get_joint_config().len() > 1,
+            changing: now.membership_config.membership().get_joint_config().len() > 1
+                || now.membership_config.log_id() != now.committed_membership_config.log_id(),
             replicas: now
                 .replication
                 .iter()

@@ -27,7 +27,7 @@ pub struct ShardStatus {
     pub voters: Vec<NodeId>,
     /// Replicas that do not vote.
     pub learners: Vec<NodeId>,
-    /// Whether a change of the replicas is under way: two sets of voters must agree.
+    /// Whether a change of the replicas is under way: two sets of voters must agree, or the newest set is not committed yet.
     pub changing: bool,
     /// When leading: how far each replica's log is known to match.
     pub replicas: Vec<ReplicaStatus>,

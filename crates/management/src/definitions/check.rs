@@ -222,6 +222,7 @@ fn described(command: &Command) -> String {
         | Command::NodeUp(_)
         | Command::NodeDown { .. }
         | Command::NodeForgotten { .. }
+        | Command::DrainNode { .. }
         | Command::DeleteVhost { .. }
         | Command::DeleteUser { .. }
         | Command::ClearPermission { .. }

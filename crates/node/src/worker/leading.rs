@@ -20,7 +20,7 @@ const GATHER_FROM_EARLIER_MAX: Duration = Duration::from_millis(400);
 /// How long a question may wait for its queue to be served: a little less than its session waits.
 const PARKED_MAX: Duration = Duration::from_secs(9);
 /// A leader delivers while a majority has confirmed it within this time: less than the least time in which another can be elected.
-const CONFIRMED: Duration = Duration::from_millis(190);
+pub(crate) const CONFIRMED: Duration = Duration::from_millis(190);
 /// How soon a leader that is not confirmed looks again.
 const CONFIRM_PAUSE: Duration = Duration::from_millis(20);
 

@@ -14,6 +14,8 @@ mod leading;
 mod questions;
 mod shards;
 
+pub(crate) use leading::CONFIRMED;
+
 use crate::counts::{Counted, Flow, QueueStats};
 use crate::hosted::{Hosted, ShardMessage};
 use crate::meter::Meter;

@@ -1,18 +1,24 @@
-//! `warrenctl cluster`: the nodes, and who leads the metadata group.
+//! `warrenctl cluster`: the nodes, who leads the metadata group, and nodes that leave for a while or for good.
+
+use std::time::{Duration, Instant};
 
 use clap::Subcommand;
 use serde_json::Value;
 
 use super::{Context, listing};
+use crate::client::{Method, Request, segment};
 use crate::failure::Failure;
 use crate::output::{self, Table};
 
 /// The columns of the table of nodes.
-const MEMBERS: [&str; 9] = [
+const MEMBERS: [&str; 12] = [
     "node",
     "name",
     "up",
     "voter",
+    "draining",
+    "shards_placed",
+    "shards_led",
     "incarnation",
     "last_seen_ms",
     "address",
@@ -26,12 +32,209 @@ pub enum Verb {
     /// Show the nodes, the metadata leader and how far this node has applied the log.
     #[command(after_help = "Example: warrenctl cluster status --output json")]
     Status,
+    /// Empty a node of replicas and leaderships, so that it can be stopped without anybody noticing. It stays up and serves its connections.
+    ///
+    /// Durable queues move to the other nodes. Non-durable and exclusive queues live in the node's memory and go when it stops; the answer counts them.
+    #[command(after_help = "Example: warrenctl cluster drain node2 --wait --timeout 300")]
+    Drain(Leaving),
+    /// Give a drained node its share of replicas and leaderships again.
+    #[command(after_help = "Example: warrenctl cluster revive node2 --wait")]
+    Revive(Leaving),
+    /// Take a node that is down out of the cluster for good. A node that is up is drained and stopped first.
+    #[command(after_help = "Example: warrenctl cluster forget node2 --yes")]
+    Forget(Forget),
+    /// Wait until the node that is asked serves, all known nodes are up, and every shard has its leader.
+    #[command(after_help = "Example: warrenctl cluster await-ready --nodes 3 --timeout 120")]
+    AwaitReady(AwaitReady),
 }
+
+/// Which node, and whether to wait for it.
+#[derive(Debug, clap::Args)]
+pub struct Leaving {
+    /// The node's name.
+    node: String,
+    /// Wait until all has moved, and show how far it is.
+    #[arg(long)]
+    wait: bool,
+    /// Wait at most so many seconds.
+    #[arg(long, default_value_t = 600, value_name = "SECONDS")]
+    timeout: u64,
+}
+
+/// Which node goes for good.
+#[derive(Debug, clap::Args)]
+pub struct Forget {
+    /// The node's name.
+    node: String,
+    /// Even if shards have no majority without it: what is in them is lost.
+    #[arg(long)]
+    force: bool,
+}
+
+/// What is waited for.
+#[derive(Debug, clap::Args)]
+pub struct AwaitReady {
+    /// So many nodes at least are up.
+    #[arg(long, default_value_t = 1)]
+    nodes: usize,
+    /// Wait at most so many seconds.
+    #[arg(long, default_value_t = 60, value_name = "SECONDS")]
+    timeout: u64,
+}
+
+/// How often progress is looked at.
+const LOOK: Duration = Duration::from_millis(250);
 
 /// Runs one verb.
 pub fn run(context: &Context, verb: &Verb) -> Result<(), Failure> {
     match verb {
         Verb::Status => status(context),
+        Verb::Drain(options) => drain(context, options),
+        Verb::Revive(options) => revive(context, options),
+        Verb::Forget(options) => forget(context, options),
+        Verb::AwaitReady(options) => await_ready(context, options),
+    }
+}
+
+fn drain(context: &Context, options: &Leaving) -> Result<(), Failure> {
+    let answer = move_node(context, "drain", &options.node)?;
+    context.object(&answer)?;
+    if !options.wait {
+        return Ok(());
+    }
+    let what = format!("node '{}' is drained", options.node);
+    wait(context, options.timeout, &what, || {
+        let entry = member(context, &options.node)?;
+        if entry.get("drained") == Some(&Value::Bool(true)) {
+            return Ok(None);
+        }
+        if entry.get("draining") != Some(&Value::Bool(true)) {
+            return Err(Failure::Data(format!(
+                "node '{}' is not drained any more: somebody has revived it",
+                options.node
+            )));
+        }
+        let count = |name: &str| output::cell(entry.get(name).unwrap_or(&Value::Null));
+        Ok(Some(format!(
+            "draining '{}': it still holds {} shards and leads {}",
+            options.node,
+            count("shards_held"),
+            count("shards_led")
+        )))
+    })
+}
+
+fn revive(context: &Context, options: &Leaving) -> Result<(), Failure> {
+    let answer = move_node(context, "revive", &options.node)?;
+    context.object(&answer)?;
+    if !options.wait {
+        return Ok(());
+    }
+    let what = format!("node '{}' has its share again", options.node);
+    wait(context, options.timeout, &what, || {
+        let entry = member(context, &options.node)?;
+        let placed = entry.get("shards_placed").and_then(Value::as_u64);
+        let moves = moves(context)?;
+        Ok(match (placed, moves) {
+            (Some(1..), 0) => None,
+            (placed, moves) => Some(format!(
+                "reviving '{}': {} shards are placed on it, {moves} leaderships still move",
+                options.node,
+                placed.unwrap_or(0)
+            )),
+        })
+    })
+}
+
+fn forget(context: &Context, options: &Forget) -> Result<(), Failure> {
+    context.confirm(&format!(
+        "Take node '{}' out of the cluster for good",
+        options.node
+    ))?;
+    let path = format!("/api/cluster/forget/{}", segment(&options.node));
+    let force = [("force", "true")];
+    let answer = context.client.send_with(&Request {
+        query: if options.force { &force } else { &[] },
+        ..Request::of(Method::Post, &path)
+    })?;
+    context.object(&answer)
+}
+
+fn await_ready(context: &Context, options: &AwaitReady) -> Result<(), Failure> {
+    wait(context, options.timeout, "the cluster is ready", || {
+        // A node that does not answer yet is what is waited for.
+        match why_not_ready(context, options.nodes) {
+            Err(Failure::Unavailable(why)) => Ok(Some(why)),
+            other => other,
+        }
+    })
+}
+
+fn why_not_ready(context: &Context, nodes: usize) -> Result<Option<String>, Failure> {
+    let answer = context.client.get("/api/cluster", &[])?;
+    if answer.get("lease_held") != Some(&Value::Bool(true)) {
+        return Ok(Some("the node that is asked may not route yet".to_owned()));
+    }
+    let all = members(&answer)?;
+    let up = all
+        .iter()
+        .filter(|m| m.get("up") == Some(&Value::Bool(true)));
+    let up = up.count();
+    if up < all.len() || up < nodes {
+        return Ok(Some(format!(
+            "{up} of {} nodes are up",
+            all.len().max(nodes)
+        )));
+    }
+    let ring = context.client.get("/api/ring", &[])?;
+    let owners = listing::rows(ring.get("owners").unwrap_or(&Value::Null), "/api/ring")?;
+    let led = owners.iter().filter(|owner| !owner.is_null()).count();
+    Ok((led < owners.len()).then(|| format!("{led} of {} shards have a leader", owners.len())))
+}
+
+fn move_node(context: &Context, verb: &str, node: &str) -> Result<Value, Failure> {
+    let path = format!("/api/cluster/{verb}/{}", segment(node));
+    context.client.send(Method::Post, &path, None)
+}
+
+fn member(context: &Context, node: &str) -> Result<Value, Failure> {
+    let answer = context.client.get("/api/cluster", &[])?;
+    let is_it = |member: &&Value| member.get("name").and_then(Value::as_str) == Some(node);
+    let found = members(&answer)?.iter().find(is_it).cloned();
+    found.ok_or_else(|| Failure::Data(format!("node '{node}' has left the cluster")))
+}
+
+/// Leaderships that are not where they belong.
+fn moves(context: &Context) -> Result<usize, Failure> {
+    let ring = context.client.get("/api/ring", &[])?;
+    let moves = listing::rows(ring.get("moves").unwrap_or(&Value::Null), "/api/ring")?;
+    Ok(moves.len())
+}
+
+/// Looks until there is nothing left to say, and says what has changed meanwhile.
+fn wait(
+    context: &Context,
+    seconds: u64,
+    what: &str,
+    mut look: impl FnMut() -> Result<Option<String>, Failure>,
+) -> Result<(), Failure> {
+    let until = Instant::now() + Duration::from_secs(seconds);
+    let mut said = String::new();
+    loop {
+        let Some(progress) = look()? else {
+            context.done(what);
+            return Ok(());
+        };
+        if Instant::now() >= until {
+            return Err(Failure::Unavailable(format!(
+                "not within {seconds} s: {what}; {progress}. It goes on: ask again with `warrenctl cluster status`"
+            )));
+        }
+        if progress != said {
+            context.done(&progress);
+            said = progress;
+        }
+        std::thread::sleep(LOOK);
     }
 }
 
