@@ -22,6 +22,7 @@ mod error;
 mod exchanges;
 mod extract;
 mod globals;
+mod limits;
 mod listing;
 mod messages;
 mod metrics;

@@ -4,14 +4,14 @@ use crate::bounds::{self, Bounds};
 use crate::definitions::{export, import};
 use crate::error::Error;
 use crate::{
-    PEERS_DEADLINE, access, bindings, checks, connections, exchanges, globals, messages, metrics,
-    overview, permissions, policies, queues, status, topic_permissions, users, vhosts,
+    PEERS_DEADLINE, access, bindings, checks, connections, exchanges, globals, limits, messages,
+    metrics, overview, permissions, policies, queues, status, topic_permissions, users, vhosts,
 };
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::StatusCode;
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{delete, get, post};
+use axum::routing::{delete, get, post, put};
 use axum::{Extension, Router};
 use std::sync::Arc;
 use std::time::Duration;
@@ -213,6 +213,18 @@ fn definitions() -> Router<Arc<Node>> {
         .route(
             "/api/global-parameters/{name}",
             get(globals::get).put(globals::put).delete(globals::delete),
+        )
+        .route("/api/vhost-limits", get(limits::of_vhosts))
+        .route("/api/vhost-limits/{vhost}", get(limits::of_vhost))
+        .route(
+            "/api/vhost-limits/{vhost}/{name}",
+            put(limits::put_vhost).delete(limits::delete_vhost),
+        )
+        .route("/api/user-limits", get(limits::of_users))
+        .route("/api/user-limits/{user}", get(limits::of_one_user))
+        .route(
+            "/api/user-limits/{user}/{name}",
+            put(limits::put_user).delete(limits::delete_user),
         )
         .route("/api/vhosts", get(vhosts::list))
         .route(

@@ -135,6 +135,42 @@ pub enum Command {
         /// Of this exchange; of all if none is named.
         exchange: Option<String>,
     },
+    /// Sets a limit of a virtual host, or takes it away. It holds for what comes from then on.
+    SetVhostLimit {
+        /// The virtual host.
+        vhost: String,
+        /// Which limit.
+        limit: VhostLimit,
+        /// How many; a negative number sets no bound.
+        value: Option<i64>,
+    },
+    /// Sets a limit of a user, or takes it away. It holds for what comes from then on.
+    SetUserLimit {
+        /// The user.
+        user: String,
+        /// Which limit.
+        limit: UserLimit,
+        /// How many; a negative number sets no bound.
+        value: Option<i64>,
+    },
+}
+
+/// What virtual hosts can have too many of.
+#[derive(Archive, Serialize, Deserialize, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum VhostLimit {
+    /// Client connections.
+    MaxConnections,
+    /// Queues.
+    MaxQueues,
+}
+
+/// What users can have too many of.
+#[derive(Archive, Serialize, Deserialize, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum UserLimit {
+    /// Client connections.
+    MaxConnections,
+    /// Channels of all their connections.
+    MaxChannels,
 }
 
 /// Where a shard's replicas are to be.

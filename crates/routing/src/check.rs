@@ -115,6 +115,7 @@ impl Table {
             if name.starts_with("amq.") && !server_named {
                 return Err(text::reserved("queue", name));
             }
+            self.check_queue_limit(number, name)?;
             queue_arguments::check(declare)?;
             return Ok(Check::New);
         };

@@ -5,6 +5,7 @@ use crate::arguments;
 use crate::bindings::{Chain, End, List};
 use crate::check::Check;
 use crate::exchange::{Exchange, Matcher, NewBinding, PREDECLARED, Store};
+use crate::limits::Limits;
 use crate::names::Symbol;
 use crate::policy::Policies;
 use crate::queue::Queue;
@@ -38,6 +39,7 @@ impl Table {
             exchanges: BTreeMap::new(),
             queues: BTreeMap::new(),
             policies: Policies::default(),
+            limits: Limits::new(),
         });
         self.vhost_numbers.insert(name, vhost);
         vhost
@@ -74,6 +76,7 @@ impl Table {
             );
         }
         self.drop_topic_permissions(Some(name), None, applied);
+        self.erase_user_limits(name, applied);
         applied.events.push(Event::UserChanged {
             name: name.to_owned(),
         });

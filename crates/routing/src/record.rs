@@ -7,10 +7,12 @@
 
 use std::borrow::Cow;
 use warren_model::command::{
-    ApplyTo, PasswordHashing, Permission, Place, Policy, TopicPermission, User,
+    ApplyTo, PasswordHashing, Permission, Place, Policy, TopicPermission, User, UserLimit,
+    VhostLimit,
 };
 use warren_model::{Incarnation, NodeId, QueueId, SessionId, ShardId};
 
+use crate::limits::Limits;
 use crate::members::{NodeRecord, Placed};
 
 /// The only version of the values so far.
@@ -32,6 +34,8 @@ pub(crate) mod kind {
     pub const GLOBAL: u8 = 12;
     pub const TOPIC_PERMISSION: u8 = 13;
     pub const PLACEMENT: u8 = 14;
+    pub const VHOST_LIMITS: u8 = 16;
+    pub const USER_LIMITS: u8 = 17;
 }
 
 /// Records that do not make a table: written by a newer release, damaged, or not a complete set.
@@ -99,6 +103,8 @@ pub(crate) enum Record<'a> {
         value: String,
     },
     TopicPermission(TopicPermission),
+    VhostLimits(String, Limits<VhostLimit>),
+    UserLimits(String, Limits<UserLimit>),
 }
 
 #[derive(Clone, Copy)]
@@ -337,6 +343,37 @@ pub(crate) fn global_value(value: &str) -> Vec<u8> {
     out
 }
 
+pub(crate) fn vhost_limits_key(vhost: &str) -> Vec<u8> {
+    key(kind::VHOST_LIMITS, &[vhost])
+}
+
+pub(crate) fn vhost_limits_value(limits: &Limits<VhostLimit>) -> Vec<u8> {
+    limits_value(limits, |limit| match limit {
+        VhostLimit::MaxConnections => 1,
+        VhostLimit::MaxQueues => 2,
+    })
+}
+
+pub(crate) fn user_limits_key(user: &str) -> Vec<u8> {
+    key(kind::USER_LIMITS, &[user])
+}
+
+pub(crate) fn user_limits_value(limits: &Limits<UserLimit>) -> Vec<u8> {
+    limits_value(limits, |limit| match limit {
+        UserLimit::MaxConnections => 1,
+        UserLimit::MaxChannels => 2,
+    })
+}
+
+fn limits_value<L: Copy>(limits: &Limits<L>, code: impl Fn(L) -> u8) -> Vec<u8> {
+    let mut out = vec![VERSION];
+    for (limit, value) in limits {
+        out.push(code(*limit));
+        out.extend_from_slice(&value.to_be_bytes());
+    }
+    out
+}
+
 fn key(kind: u8, names: &[&str]) -> Vec<u8> {
     let mut out = vec![kind];
     for name in names {
@@ -449,6 +486,22 @@ fn read<'a>(k: &mut Reader<'a>, v: &mut Reader<'a>) -> Option<Record<'a>> {
             write: v.sized_text()?,
             read: v.sized_text()?,
         }),
+        kind::VHOST_LIMITS => Record::VhostLimits(
+            k.text()?.into_owned(),
+            read_limits(v, |code| match code {
+                1 => Some(VhostLimit::MaxConnections),
+                2 => Some(VhostLimit::MaxQueues),
+                _ => None,
+            })?,
+        ),
+        kind::USER_LIMITS => Record::UserLimits(
+            k.text()?.into_owned(),
+            read_limits(v, |code| match code {
+                1 => Some(UserLimit::MaxConnections),
+                2 => Some(UserLimit::MaxChannels),
+                _ => None,
+            })?,
+        ),
         kind::GLOBAL => Record::Global {
             name: k.text()?.into_owned(),
             value: v.sized_text()?,
@@ -491,6 +544,24 @@ fn read_policy(k: &mut Reader<'_>, v: &mut Reader<'_>) -> Option<Policy> {
         pattern: v.sized_text()?,
         definition: v.rest().to_vec(),
     })
+}
+
+/// Limits in the order of their codes, at least one.
+fn read_limits<L: Ord + Copy>(
+    v: &mut Reader<'_>,
+    limit: impl Fn(u8) -> Option<L>,
+) -> Option<Limits<L>> {
+    let mut limits = Limits::new();
+    let mut last = 0;
+    while !v.0.is_empty() {
+        let code = v.u8()?;
+        if code <= last {
+            return None;
+        }
+        last = code;
+        limits.insert(limit(code)?, i64::from_be_bytes(v.array()?));
+    }
+    (!limits.is_empty()).then_some(limits)
 }
 
 fn read_user(name: String, v: &mut Reader<'_>) -> Option<User> {

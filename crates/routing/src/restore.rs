@@ -59,6 +59,7 @@ impl Table {
             .chain(self.global_records())
             .chain(self.topic_permission_records())
             .chain(placements)
+            .chain(self.limit_records())
     }
 
     fn definitions(&self) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> + '_ {
@@ -189,6 +190,10 @@ impl Table {
             Record::Binding(binding) => self.load_binding(&binding).map_err(unfit),
             Record::Policy(policy) => self.load_policy(policy).map_err(unfit),
             Record::TopicPermission(permission) => twice(self.load_topic_permission(permission)),
+            Record::VhostLimits(vhost, limits) => {
+                self.load_vhost_limits(&vhost, limits).map_err(unfit)
+            }
+            Record::UserLimits(user, limits) => self.load_user_limits(user, limits).map_err(unfit),
             Record::Global { name, value } => twice(self.globals.insert(name, value).is_some()),
         }
     }

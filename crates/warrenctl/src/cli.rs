@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::commands::{
     alias, binding, channel, check, cluster, completions, connection, consumer, definitions,
-    exchange, message, node, parameter, password, permission, policy, queue, ring, routing,
+    exchange, limit, message, node, parameter, password, permission, policy, queue, ring, routing,
     topic_permission, user, vhost,
 };
 
@@ -118,6 +118,9 @@ pub enum Noun {
     /// Bounds that operators set to policies.
     #[command(subcommand)]
     OperatorPolicy(policy::Verb),
+    /// How many connections, queues and channels virtual hosts and users may have.
+    #[command(subcommand)]
+    Limit(limit::Verb),
     /// Global parameters.
     #[command(subcommand)]
     Parameter(parameter::Verb),

@@ -7,7 +7,7 @@ use super::put_arguments;
 use crate::access::Access;
 use crate::error::Error;
 use crate::extract::Names;
-use crate::{CHUNK, Shared, globals, permissions, policies, topic_permissions, users};
+use crate::{CHUNK, Shared, globals, limits, permissions, policies, topic_permissions, users};
 use axum::extract::State;
 use axum::{Extension, Json};
 use serde_json::{Value, json};
@@ -36,7 +36,7 @@ pub(crate) async fn all(
         let table = node.metadata().table().read();
         let vhosts: Vec<String> = table.vhosts().map(str::to_owned).collect();
         let answer = json!({
-            "users": table.users().map(users::described).collect::<Vec<_>>(),
+            "users": table.users().map(|user| users::described(&table, user)).collect::<Vec<_>>(),
             "vhosts": vhosts.iter().map(|name| json!({"name": name})).collect::<Vec<_>>(),
             "permissions": table.permissions().map(permissions::described).collect::<Vec<_>>(),
             "topic_permissions": table.topic_permissions().map(topic_permissions::described).collect::<Vec<_>>(),
@@ -93,6 +93,8 @@ impl Lists {
             self.policies.extend(user.map(narrowed));
             let operator = of_kind(true).map(policies::as_parameter);
             self.parameters.extend(operator.map(narrowed));
+            let limits = limits::as_parameter(&table, vhost);
+            self.parameters.extend(limits.map(narrowed));
         }
         let mut sources = BTreeSet::new();
         for exchange in node.metadata().table().read().exchanges(vhost) {

@@ -1,6 +1,6 @@
 //! What an import asks for, read from JSON; the first thing that makes no sense is an error that names it.
 //!
-//! What has no equivalent here (policies, parameters, limits and whatever else a list holds) is not dropped in silence: it is refused, unless the request
+//! What has no equivalent here (parameters of plugins and whatever else a list holds) is not dropped in silence: it is refused, unless the request
 //! says that it is to be ignored. Only what RabbitMQ notes of itself among the global parameters is passed over.
 
 use super::arguments;
@@ -8,9 +8,10 @@ use crate::error::Error;
 use crate::extract::Body;
 use crate::policies::Kind;
 use crate::queues::NewQueue;
-use crate::{check_name, globals, permissions, policies, topic_permissions, users};
+use crate::{check_name, globals, limits, permissions, policies, topic_permissions, users};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use warren_model::Command;
 use warren_model::command::{
     Binding, DeclareExchange, Destination, Permission, Policy, TopicPermission, User,
 };
@@ -39,6 +40,8 @@ pub(super) struct Definitions {
     pub(super) policies: Vec<Policy>,
     pub(super) globals: Vec<(String, String)>,
     pub(super) topic_permissions: Vec<TopicPermission>,
+    /// Limits of virtual hosts and users, as what sets them.
+    pub(super) limits: Vec<Command>,
 }
 
 struct Reader<'a> {
@@ -69,7 +72,30 @@ pub(super) fn definitions(
             reader.note(name);
         }
     }
-    let operators = reader.take_operator_policies()?;
+    let operators = reader.take_parameters(policies::OPERATOR_COMPONENT, |body| {
+        let value = match body.0.get("value") {
+            Some(Value::Object(value)) => Body(value.clone()),
+            Some(_) | None => return Err(Error::bad_request("its value must be an object")),
+        };
+        policies::read(Kind::Operator, named(body, "vhost")?, name(body)?, &value)
+    })?;
+    let vhosts = reader.list("vhosts", |body| {
+        let name = name(body)?;
+        let limits = limits::read_vhost(&name, body.0.get("limits").unwrap_or(&Value::Null))?;
+        Ok((name, limits))
+    })?;
+    let users = reader.list("users", |body| {
+        let user = user(node, body)?;
+        let limits = limits::read_user(&user.name, body.0.get("limits").unwrap_or(&Value::Null))?;
+        Ok((user, limits))
+    })?;
+    let (vhosts, of_vhosts): (Vec<_>, Vec<_>) = vhosts.into_iter().unzip();
+    let (users, of_users): (Vec<_>, Vec<_>) = users.into_iter().unzip();
+    let of_parameters = reader.take_parameters(limits::COMPONENT, |body| {
+        let value = body.0.get("value").unwrap_or(&Value::Null);
+        limits::read_parameter(&named(body, "vhost")?, value)
+    })?;
+    let limits = [of_vhosts, of_users, of_parameters].concat().concat();
     let definitions = Definitions {
         topic_permissions: reader.list("topic_permissions", |body| {
             topic_permissions::read(named(body, "user")?, named(body, "vhost")?, body)
@@ -82,8 +108,9 @@ pub(super) fn definitions(
             all.extend(operators);
             all
         },
-        vhosts: reader.list("vhosts", vhost_name)?,
-        users: reader.list("users", |body| user(node, body))?,
+        vhosts,
+        users,
+        limits,
         permissions: reader.list("permissions", |body| {
             permissions::read(
                 body.text("user")?.to_owned(),
@@ -130,33 +157,24 @@ impl Reader<'_> {
             if passed_over(&item) {
                 continue;
             }
-            let one = self.item(item).and_then(|body| {
-                if body.0.get("limits").is_some_and(is_something) {
-                    *self.left_out.entry("limits".into()).or_default() += 1;
-                }
-                read(&body)
-            });
+            let one = self.item(item).and_then(|body| read(&body));
             all.push(one.map_err(|error| error.within(&format!("{list}[{position}]")))?);
         }
         Ok(all)
     }
 
-    /// The parameters that operator policies are, in RabbitMQ's exports; what remains has no equivalent.
-    fn take_operator_policies(&mut self) -> Result<Vec<Policy>, Error> {
+    /// Takes the parameters of a component, which are something of its own here; what remains has no equivalent.
+    fn take_parameters<T>(
+        &mut self,
+        component: &str,
+        read: impl Fn(&Body) -> Result<T, Error>,
+    ) -> Result<Vec<T>, Error> {
         let Some(Value::Array(items)) = self.lists.get_mut("parameters") else {
             return Ok(Vec::new());
         };
-        let is_operator = |item: &mut Value| item["component"] == policies::OPERATOR_COMPONENT;
-        let taken: Vec<Value> = items.extract_if(.., is_operator).collect();
-        let read = |item| {
-            let body = self.item(item)?;
-            let (vhost, name) = (named(&body, "vhost")?, name(&body)?);
-            let value = body.0.get("value").cloned().unwrap_or_default();
-            let Value::Object(value) = value else {
-                return Err(Error::bad_request("its value must be an object"));
-            };
-            policies::read(Kind::Operator, vhost, name, &Body(value))
-        };
+        let is_of = |item: &mut Value| item["component"] == component;
+        let taken: Vec<Value> = items.extract_if(.., is_of).collect();
+        let read = |item| self.item(item).and_then(|body| read(&body));
         let all = taken.into_iter().map(read).collect::<Result<_, _>>();
         all.map_err(|error: Error| error.within("parameters"))
     }
@@ -216,15 +234,6 @@ fn is_of_the_cluster(item: &Value) -> bool {
     ABOUT_THE_CLUSTER.contains(&item["name"].as_str().unwrap_or_default())
 }
 
-fn is_something(value: &Value) -> bool {
-    match value {
-        Value::Null => false,
-        Value::Array(items) => !items.is_empty(),
-        Value::Object(fields) => !fields.is_empty(),
-        Value::Bool(_) | Value::Number(_) | Value::String(_) => true,
-    }
-}
-
 fn name(body: &Body) -> Result<String, Error> {
     named(body, "name")
 }
@@ -233,10 +242,6 @@ fn named(body: &Body, key: &str) -> Result<String, Error> {
     let name = body.text(key)?;
     check_name(key, name)?;
     Ok(name.to_owned())
-}
-
-fn vhost_name(body: &Body) -> Result<String, Error> {
-    name(body)
 }
 
 fn user(node: &Node, body: &Body) -> Result<User, Error> {

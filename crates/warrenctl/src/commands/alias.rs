@@ -6,8 +6,8 @@ use clap::{Args, Subcommand};
 
 use super::listing::InVhost;
 use super::{
-    Context, channel, check, cluster, connection, consumer, definitions, parameter, permission,
-    policy, queue, topic_permission, user, vhost,
+    Context, channel, check, cluster, connection, consumer, definitions, limit, parameter,
+    permission, policy, queue, topic_permission, user, vhost,
 };
 use crate::client::segment;
 use crate::failure::Failure;
@@ -107,6 +107,28 @@ pub enum Command {
     /// Take an operator policy away.
     #[command(after_help = "Example: warrenctl clear_operator_policy -p / short")]
     ClearOperatorPolicy(UserInVhost),
+    /// List the limits of a virtual host, or of all.
+    #[command(after_help = "Example: warrenctl list_vhost_limits --global")]
+    ListVhostLimits(VhostLimits),
+    /// Set the limits of a virtual host; those that are not named are taken away.
+    #[command(
+        after_help = "Example: warrenctl set_vhost_limits -p shop '{\"max-connections\": 100, \"max-queues\": 50}'"
+    )]
+    SetVhostLimits(SetVhostLimits),
+    /// Take all limits of a virtual host away.
+    #[command(after_help = "Example: warrenctl clear_vhost_limits -p shop")]
+    ClearVhostLimits(Vhost),
+    /// List the limits of a user, or of all.
+    #[command(after_help = "Example: warrenctl list_user_limits --of-user alice")]
+    ListUserLimits(UserLimits),
+    /// Set limits of a user.
+    #[command(
+        after_help = "Example: warrenctl set_user_limits alice '{\"max-connections\": 5, \"max-channels\": 50}'"
+    )]
+    SetUserLimits(SetUserLimits),
+    /// Take a limit of a user away, or `all`.
+    #[command(after_help = "Example: warrenctl clear_user_limits alice max-channels")]
+    ClearUserLimits(ClearUserLimits),
     /// List global parameters.
     #[command(after_help = "Example: warrenctl list_global_parameters")]
     ListGlobalParameters,
@@ -245,6 +267,57 @@ pub struct UserInVhost {
     vhost: Vhost,
     /// Its name.
     name: String,
+}
+
+/// Whose limits to list.
+#[derive(Debug, Args)]
+pub struct VhostLimits {
+    #[command(flatten)]
+    vhost: Vhost,
+    /// Of all virtual hosts.
+    #[arg(long)]
+    global: bool,
+}
+
+/// A virtual host's limits.
+#[derive(Debug, Args)]
+pub struct SetVhostLimits {
+    #[command(flatten)]
+    vhost: Vhost,
+    /// The limits, in JSON.
+    #[arg(value_parser = parameter::json_value)]
+    limits: serde_json::Value,
+}
+
+/// Whose limits to list. rabbitmqctl's `--user` names who asks, here.
+#[derive(Debug, Args)]
+#[group(multiple = false)]
+pub struct UserLimits {
+    /// Of this user.
+    #[arg(long, value_name = "NAME")]
+    of_user: Option<String>,
+    /// Of all users; so it is without `--of-user`.
+    #[arg(long)]
+    global: bool,
+}
+
+/// A user's limits.
+#[derive(Debug, Args)]
+pub struct SetUserLimits {
+    /// The user.
+    name: String,
+    /// The limits, in JSON.
+    #[arg(value_parser = parameter::json_value)]
+    limits: serde_json::Value,
+}
+
+/// Which limits of a user go.
+#[derive(Debug, Args)]
+pub struct ClearUserLimits {
+    /// The user.
+    name: String,
+    /// The limit, or `all`.
+    limit: String,
 }
 
 /// A user's permissions in a virtual host.
@@ -411,6 +484,26 @@ pub fn run(context: &Context, command: &Command) -> Result<(), Failure> {
         Command::SetOperatorPolicy(options) => set_policy(context, policy::Kind::Operator, options),
         Command::ClearOperatorPolicy(UserInVhost { vhost, name }) => {
             policy::delete(context, policy::Kind::Operator, &in_vhost(vhost, name))
+        }
+        Command::ListVhostLimits(VhostLimits { vhost, global }) => {
+            let only = (!global).then_some(vhost.vhost.as_str());
+            limit::list(context, limit::Kind::Vhost, only)
+        }
+        Command::SetVhostLimits(SetVhostLimits { vhost, limits }) => {
+            limit::set_all(context, limit::Kind::Vhost, &vhost.vhost, limits)
+        }
+        Command::ClearVhostLimits(Vhost { vhost }) => {
+            limit::clear_all(context, limit::Kind::Vhost, vhost, None)
+        }
+        Command::ListUserLimits(UserLimits { of_user, global: _ }) => {
+            limit::list(context, limit::Kind::User, of_user.as_deref())
+        }
+        Command::SetUserLimits(SetUserLimits { name, limits }) => {
+            limit::set_all(context, limit::Kind::User, name, limits)
+        }
+        Command::ClearUserLimits(ClearUserLimits { name, limit }) => {
+            let only = (limit != "all").then_some(limit.as_str());
+            limit::clear_all(context, limit::Kind::User, name, only)
         }
         Command::ListGlobalParameters => parameter::list(context),
         Command::SetGlobalParameter(options) => parameter::set(context, options),
