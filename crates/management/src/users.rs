@@ -129,7 +129,7 @@ pub(crate) async fn delete(
 }
 
 /// Tags as a list or in one text, divided by commas.
-fn tags(body: &Body) -> Result<Vec<String>, Error> {
+pub(crate) fn tags(body: &Body) -> Result<Vec<String>, Error> {
     let bad = |other: &Value| Error::bad_request(format!("tags must be strings, not {other}"));
     let texts: Vec<&str> = match body.0.get("tags") {
         None | Some(Value::Null) => return Err(Error::bad_request("key_missing: tags")),

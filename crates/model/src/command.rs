@@ -135,6 +135,13 @@ pub enum Command {
         /// Of this exchange; of all if none is named.
         exchange: Option<String>,
     },
+    /// Replaces what is said of a virtual host.
+    SetVhostDetails {
+        /// The virtual host.
+        vhost: String,
+        /// What is said of it from now on.
+        details: VhostDetails,
+    },
     /// Sets a limit of a virtual host, or takes it away. It holds for what comes from then on.
     SetVhostLimit {
         /// The virtual host.
@@ -153,6 +160,17 @@ pub enum Command {
         /// How many; a negative number sets no bound.
         value: Option<i64>,
     },
+}
+
+/// What is said of a virtual host.
+#[derive(Archive, Serialize, Deserialize, Clone, PartialEq, Eq, Debug, Default)]
+pub struct VhostDetails {
+    /// What it is for.
+    pub description: String,
+    /// Tags, for people.
+    pub tags: Vec<String>,
+    /// The type of queues whose declaration names none, where such a queue can be of that type.
+    pub default_queue_type: Option<String>,
 }
 
 /// What virtual hosts can have too many of.

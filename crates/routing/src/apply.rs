@@ -164,6 +164,9 @@ impl Table {
                 vhost,
                 exchange,
             } => self.clear_topic_permissions(user, vhost, exchange.as_deref(), applied),
+            Command::SetVhostDetails { vhost, details } => {
+                self.set_vhost_details(vhost, details, applied)
+            }
             Command::SetVhostLimit {
                 vhost,
                 limit,

@@ -15,7 +15,9 @@ use crate::text;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use warren_model::command::{Binding, DeclareExchange, DeclareQueue, Permission, Place, User};
+use warren_model::command::{
+    Binding, DeclareExchange, DeclareQueue, Permission, Place, User, VhostDetails,
+};
 use warren_model::{Outcome, QueueId, Refusal};
 
 impl Table {
@@ -40,6 +42,7 @@ impl Table {
             queues: BTreeMap::new(),
             policies: Policies::default(),
             limits: Limits::new(),
+            details: VhostDetails::default(),
         });
         self.vhost_numbers.insert(name, vhost);
         vhost
@@ -171,7 +174,8 @@ impl Table {
         declare: &DeclareQueue,
         applied: &mut Applied,
     ) -> Result<Outcome, Refusal> {
-        match self.check_queue(declare) {
+        let declare = &*self.with_default_type(declare);
+        match Check::from(self.try_queue(declare)) {
             Check::Equivalent(outcome) => return Ok(outcome),
             Check::Refused(refusal) => return Err(refusal),
             Check::New => {}

@@ -39,6 +39,7 @@ mod slab;
 mod table;
 mod text;
 mod topic_permissions;
+mod vhost_details;
 mod view;
 
 pub use apply::{Applied, Change, Event};
@@ -47,6 +48,7 @@ pub use explain::{BindingExplanation, Explanation, Step, Via};
 pub use limits::Limits;
 pub use members::{NodeRecord, Placed};
 pub use policy::Effective;
+pub use queue_arguments::queue_types;
 pub use record::BadTable;
 pub use route::{Publish, Route, RouteError, Target};
 pub use table::Table;

@@ -80,7 +80,7 @@ impl Table {
     }
 
     /// Records one value for another; a missing one stands for no record.
-    fn exchange_record(
+    pub(crate) fn exchange_record(
         &mut self,
         applied: &mut Applied,
         key: Vec<u8>,

@@ -8,7 +8,7 @@
 use std::borrow::Cow;
 use warren_model::command::{
     ApplyTo, PasswordHashing, Permission, Place, Policy, TopicPermission, User, UserLimit,
-    VhostLimit,
+    VhostDetails, VhostLimit,
 };
 use warren_model::{Incarnation, NodeId, QueueId, SessionId, ShardId};
 
@@ -36,6 +36,7 @@ pub(crate) mod kind {
     pub const PLACEMENT: u8 = 14;
     pub const VHOST_LIMITS: u8 = 16;
     pub const USER_LIMITS: u8 = 17;
+    pub const VHOST_DETAILS: u8 = 18;
 }
 
 /// Records that do not make a table: written by a newer release, damaged, or not a complete set.
@@ -105,6 +106,7 @@ pub(crate) enum Record<'a> {
     TopicPermission(TopicPermission),
     VhostLimits(String, Limits<VhostLimit>),
     UserLimits(String, Limits<UserLimit>),
+    VhostDetails(String, VhostDetails),
 }
 
 #[derive(Clone, Copy)]
@@ -365,6 +367,22 @@ pub(crate) fn user_limits_value(limits: &Limits<UserLimit>) -> Vec<u8> {
     })
 }
 
+pub(crate) fn vhost_details_key(vhost: &str) -> Vec<u8> {
+    key(kind::VHOST_DETAILS, &[vhost])
+}
+
+pub(crate) fn vhost_details_value(details: &VhostDetails) -> Vec<u8> {
+    let mut out = vec![VERSION];
+    // No type has an empty name.
+    let default = details.default_queue_type.as_deref().unwrap_or_default();
+    put_sized(&mut out, default.as_bytes());
+    put_sized(&mut out, details.description.as_bytes());
+    for tag in &details.tags {
+        put_sized(&mut out, tag.as_bytes());
+    }
+    out
+}
+
 fn limits_value<L: Copy>(limits: &Limits<L>, code: impl Fn(L) -> u8) -> Vec<u8> {
     let mut out = vec![VERSION];
     for (limit, value) in limits {
@@ -502,6 +520,7 @@ fn read<'a>(k: &mut Reader<'a>, v: &mut Reader<'a>) -> Option<Record<'a>> {
                 _ => None,
             })?,
         ),
+        kind::VHOST_DETAILS => Record::VhostDetails(k.text()?.into_owned(), read_vhost_details(v)?),
         kind::GLOBAL => Record::Global {
             name: k.text()?.into_owned(),
             value: v.sized_text()?,
@@ -562,6 +581,19 @@ fn read_limits<L: Ord + Copy>(
         limits.insert(limit(code)?, i64::from_be_bytes(v.array()?));
     }
     (!limits.is_empty()).then_some(limits)
+}
+
+fn read_vhost_details(v: &mut Reader<'_>) -> Option<VhostDetails> {
+    let (default, description) = (v.sized_text()?, v.sized_text()?);
+    let mut tags = Vec::new();
+    while !v.0.is_empty() {
+        tags.push(v.sized_text()?);
+    }
+    Some(VhostDetails {
+        description,
+        tags,
+        default_queue_type: (!default.is_empty()).then_some(default),
+    })
 }
 
 fn read_user(name: String, v: &mut Reader<'_>) -> Option<User> {

@@ -60,6 +60,7 @@ impl Table {
             .chain(self.topic_permission_records())
             .chain(placements)
             .chain(self.limit_records())
+            .chain(self.vhost_details_records())
     }
 
     fn definitions(&self) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> + '_ {
@@ -194,6 +195,9 @@ impl Table {
                 self.load_vhost_limits(&vhost, limits).map_err(unfit)
             }
             Record::UserLimits(user, limits) => self.load_user_limits(user, limits).map_err(unfit),
+            Record::VhostDetails(vhost, details) => {
+                self.load_vhost_details(&vhost, details).map_err(unfit)
+            }
             Record::Global { name, value } => twice(self.globals.insert(name, value).is_some()),
         }
     }

@@ -16,7 +16,7 @@ use crate::topic_permissions::ByExchange;
 use hashbrown::HashTable;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use warren_model::command::{Permission, User, UserLimit, VhostLimit};
+use warren_model::command::{Permission, User, UserLimit, VhostDetails, VhostLimit};
 use warren_model::{Incarnation, NodeId, QueueId, Refusal, SessionId, ShardId};
 
 /// The replicated routing table of one node.
@@ -63,6 +63,7 @@ pub(crate) struct Vhost {
     pub queues: BTreeMap<Arc<str>, u32>,
     pub policies: Policies,
     pub limits: Limits<VhostLimit>,
+    pub details: VhostDetails,
 }
 
 fn name_hash(vhost: u32, name: &[u8]) -> u64 {

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use std::collections::BTreeSet;
 use warren_model::command::{
     Binding, DeclareExchange, DeclareQueue, Destination, PasswordHashing, Place, User, UserLimit,
-    VhostLimit,
+    VhostDetails, VhostLimit,
 };
 use warren_model::{Command, Incarnation, NodeId, ShardId};
 use warren_protocol::{OwnedTable, OwnedValue, Table as FieldTable};
@@ -168,6 +168,10 @@ fn command() -> impl Strategy<Value = Command> {
         2 => (limited(), prop::option::of(-1..5i64)).prop_map(|(limit, value)| limit(value)),
         1 => Just(Command::PutUser(User { name: "u".into(), password_hash: vec![], hashing: PasswordHashing::SaltedSha256, tags: vec![] })),
         1 => Just(Command::DeleteUser { name: "u".into() }),
+        1 => prop_oneof![Just(None), Just(Some("quorum")), Just(Some("classic")), Just(Some("none"))].prop_map(|kind| Command::SetVhostDetails {
+            vhost: "/".into(),
+            details: VhostDetails { default_queue_type: kind.map(Into::into), ..VhostDetails::default() }
+        }),
         1 => Just(Command::DeleteVhost { name: "/".into() }),
         2 => Just(Command::PutVhost { name: "/".into() }),
     ]

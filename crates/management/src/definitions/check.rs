@@ -112,6 +112,15 @@ async fn context(node: &Node, definitions: &Definitions) -> Vec<Command> {
             Destination::Exchange(name) => live.exchange(&binding.vhost, name).await,
         }
     }
+    // After the queues that are there, whose type does not change any more.
+    let table = node.metadata().table().read();
+    for vhost in table.vhosts() {
+        let details = table.vhost_details(vhost).cloned().unwrap_or_default();
+        let vhost = vhost.to_owned();
+        live.commands
+            .push(Command::SetVhostDetails { vhost, details });
+    }
+    drop(table);
     live.commands
 }
 
@@ -181,9 +190,11 @@ impl Live<'_> {
 /// The import's commands, in an order in which they can succeed.
 fn commands(definitions: &Definitions, session: SessionId) -> Vec<Command> {
     let vhosts = definitions.vhosts.iter().cloned();
+    let details = definitions.details.iter().cloned();
     let queues = definitions.queues.iter();
     vhosts
         .map(|name| Command::PutVhost { name })
+        .chain(details)
         .chain(definitions.users.iter().cloned().map(Command::PutUser))
         .chain(
             definitions
@@ -217,6 +228,7 @@ fn commands(definitions: &Definitions, session: SessionId) -> Vec<Command> {
 fn described(command: &Command) -> String {
     match command {
         Command::PutVhost { name } => format!("vhost '{name}'"),
+        Command::SetVhostDetails { vhost, .. } => format!("vhost '{vhost}'"),
         Command::PutUser(user) => format!("user '{}'", user.name),
         Command::SetPermission(permission) => format!(
             "the permission of user '{}' in vhost '{}'",

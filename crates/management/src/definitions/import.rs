@@ -97,6 +97,7 @@ fn counted(definitions: &Definitions) -> Value {
 async fn carry_out(node: &Node, definitions: Definitions) -> Result<(), Error> {
     let Definitions {
         vhosts,
+        details,
         users,
         permissions,
         exchanges,
@@ -109,6 +110,7 @@ async fn carry_out(node: &Node, definitions: Definitions) -> Result<(), Error> {
     } = definitions;
     let put_vhost = |name| Command::PutVhost { name };
     propose(node, vhosts.into_iter().map(put_vhost).collect()).await?;
+    propose(node, details).await?;
     propose(node, users.into_iter().map(Command::PutUser).collect()).await?;
     let permissions = permissions.into_iter().map(Command::SetPermission);
     propose(node, permissions.collect()).await?;

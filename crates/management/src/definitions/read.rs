@@ -8,12 +8,12 @@ use crate::error::Error;
 use crate::extract::Body;
 use crate::policies::Kind;
 use crate::queues::NewQueue;
-use crate::{check_name, globals, limits, permissions, policies, topic_permissions, users};
+use crate::{check_name, globals, limits, permissions, policies, topic_permissions, users, vhosts};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use warren_model::Command;
 use warren_model::command::{
-    Binding, DeclareExchange, Destination, Permission, Policy, TopicPermission, User,
+    Binding, DeclareExchange, Destination, Permission, Policy, TopicPermission, User, VhostDetails,
 };
 use warren_node::Node;
 
@@ -32,6 +32,8 @@ const ABOUT_THE_CLUSTER: [&str; 3] = ["cluster_name", "internal_cluster_id", "cl
 #[derive(Debug, Default)]
 pub(super) struct Definitions {
     pub(super) vhosts: Vec<String>,
+    /// What is said of virtual hosts, as what sets it.
+    pub(super) details: Vec<Command>,
     pub(super) users: Vec<User>,
     pub(super) permissions: Vec<Permission>,
     pub(super) exchanges: Vec<DeclareExchange>,
@@ -82,7 +84,8 @@ pub(super) fn definitions(
     let vhosts = reader.list("vhosts", |body| {
         let name = name(body)?;
         let limits = limits::read_vhost(&name, body.0.get("limits").unwrap_or(&Value::Null))?;
-        Ok((name, limits))
+        let details = vhost_details(&name, body)?;
+        Ok((name, (details, limits)))
     })?;
     let users = reader.list("users", |body| {
         let user = user(node, body)?;
@@ -90,6 +93,7 @@ pub(super) fn definitions(
         Ok((user, limits))
     })?;
     let (vhosts, of_vhosts): (Vec<_>, Vec<_>) = vhosts.into_iter().unzip();
+    let (details, of_vhosts): (Vec<_>, Vec<_>) = of_vhosts.into_iter().unzip();
     let (users, of_users): (Vec<_>, Vec<_>) = users.into_iter().unzip();
     let of_parameters = reader.take_parameters(limits::COMPONENT, |body| {
         let value = body.0.get("value").unwrap_or(&Value::Null);
@@ -109,6 +113,7 @@ pub(super) fn definitions(
             all
         },
         vhosts,
+        details: details.into_iter().flatten().collect(),
         users,
         limits,
         permissions: reader.list("permissions", |body| {
@@ -242,6 +247,21 @@ fn named(body: &Body, key: &str) -> Result<String, Error> {
     let name = body.text(key)?;
     check_name(key, name)?;
     Ok(name.to_owned())
+}
+
+/// What a row says of a virtual host, if it says anything. RabbitMQ says it beside the name, under `metadata`, or both.
+fn vhost_details(vhost: &str, body: &Body) -> Result<Option<Command>, Error> {
+    let mut said = body.0.clone();
+    if let Some(Value::Object(metadata)) = body.0.get("metadata") {
+        for (key, value) in metadata {
+            said.entry(key.clone()).or_insert_with(|| value.clone());
+        }
+    }
+    let details = vhosts::details(&Body(said), VhostDetails::default())?;
+    Ok(details.map(|details| Command::SetVhostDetails {
+        vhost: vhost.to_owned(),
+        details,
+    }))
 }
 
 fn user(node: &Node, body: &Body) -> Result<User, Error> {

@@ -62,8 +62,13 @@ pub enum Command {
     #[command(after_help = "Example: warrenctl set_user_tags alice monitoring")]
     SetUserTags(Tags),
     /// Make a virtual host.
-    #[command(after_help = "Example: warrenctl add_vhost shop")]
-    AddVhost(Name),
+    #[command(
+        after_help = "Example: warrenctl add_vhost shop --description Orders --default-queue-type quorum"
+    )]
+    AddVhost(vhost::Declare),
+    /// Change what is said of a virtual host.
+    #[command(after_help = "Example: warrenctl update_vhost_metadata shop --tags production,eu")]
+    UpdateVhostMetadata(vhost::Declare),
     /// Delete a virtual host.
     #[command(after_help = "Example: warrenctl delete_vhost shop")]
     DeleteVhost(Name),
@@ -446,7 +451,8 @@ pub fn run(context: &Context, command: &Command) -> Result<(), Failure> {
         }
         Command::AuthenticateUser(login) => authenticate(context, login),
         Command::SetUserTags(Tags { name, tags }) => user::set_tags(context, name, tags),
-        Command::AddVhost(Name { name }) => vhost::declare(context, name),
+        Command::AddVhost(options) => vhost::declare(context, options),
+        Command::UpdateVhostMetadata(options) => vhost::update(context, options),
         Command::DeleteVhost(Name { name }) => vhost::delete(context, name),
         Command::SetPermissions(options) => {
             let patterns = [&options.configure, &options.write, &options.read];
