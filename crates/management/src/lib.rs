@@ -27,6 +27,7 @@ mod listing;
 mod messages;
 mod metrics;
 mod overview;
+mod parameters;
 mod permissions;
 mod policies;
 mod properties;

@@ -5,7 +5,8 @@ use crate::definitions::{export, import};
 use crate::error::Error;
 use crate::{
     PEERS_DEADLINE, access, bindings, checks, connections, exchanges, globals, limits, messages,
-    metrics, overview, permissions, policies, queues, status, topic_permissions, users, vhosts,
+    metrics, overview, parameters, permissions, policies, queues, status, topic_permissions, users,
+    vhosts,
 };
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::StatusCode;
@@ -187,7 +188,7 @@ fn in_sessions(node: &Node, bounds: &Bounds) -> Router<Arc<Node>> {
     publish.merge(others)
 }
 
-/// Policies; who may make them is decided for each.
+/// Policies and parameters; who may make them is decided for each.
 fn policies() -> Router<Arc<Node>> {
     let of_kind = |kind: policies::Kind| {
         let path = kind.path();
@@ -202,7 +203,19 @@ fn policies() -> Router<Arc<Node>> {
             )
             .layer(Extension(kind))
     };
-    of_kind(policies::Kind::Policy).merge(of_kind(policies::Kind::Operator))
+    let parameters = Router::new()
+        .route("/api/parameters", get(parameters::list_all))
+        .route("/api/parameters/{component}", get(parameters::of_component))
+        .route("/api/parameters/{component}/{vhost}", get(parameters::list))
+        .route(
+            "/api/parameters/{component}/{vhost}/{name}",
+            get(parameters::get)
+                .put(parameters::put)
+                .delete(parameters::delete),
+        );
+    of_kind(policies::Kind::Policy)
+        .merge(of_kind(policies::Kind::Operator))
+        .merge(parameters)
 }
 
 /// What all nodes share.

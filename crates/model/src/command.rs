@@ -142,6 +142,15 @@ pub enum Command {
         /// What is said of it from now on.
         details: VhostDetails,
     },
+    /// Creates or replaces a parameter of a virtual host.
+    PutParameter {
+        /// Which one.
+        parameter: ParameterKey,
+        /// JSON.
+        value: String,
+    },
+    /// Takes a parameter away. One that is not there is fine.
+    DeleteParameter(ParameterKey),
     /// Sets a limit of a virtual host, or takes it away. It holds for what comes from then on.
     SetVhostLimit {
         /// The virtual host.
@@ -171,6 +180,17 @@ pub struct VhostDetails {
     pub tags: Vec<String>,
     /// The type of queues whose declaration names none, where such a queue can be of that type.
     pub default_queue_type: Option<String>,
+}
+
+/// What identifies a parameter of a virtual host.
+#[derive(Archive, Serialize, Deserialize, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct ParameterKey {
+    /// The virtual host.
+    pub vhost: String,
+    /// Whose parameter it is: a plugin's, a tool's.
+    pub component: String,
+    /// Name.
+    pub name: String,
 }
 
 /// What virtual hosts can have too many of.

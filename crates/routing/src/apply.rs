@@ -167,6 +167,10 @@ impl Table {
             Command::SetVhostDetails { vhost, details } => {
                 self.set_vhost_details(vhost, details, applied)
             }
+            Command::PutParameter { parameter, value } => {
+                self.put_parameter(parameter, value, applied)
+            }
+            Command::DeleteParameter(parameter) => self.delete_parameter(parameter, applied),
             Command::SetVhostLimit {
                 vhost,
                 limit,

@@ -101,6 +101,7 @@ impl Table {
         self.drop_topic_permissions(None, Some(name), applied);
         self.erase_policies(vhost, applied);
         self.erase_vhost_limits(vhost, applied);
+        self.erase_parameters(name, applied);
         self.erase_vhost_details(vhost, applied);
         self.vhosts.remove(vhost);
         self.vhost_numbers.remove(name);

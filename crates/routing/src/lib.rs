@@ -29,6 +29,7 @@ mod hash;
 mod limits;
 mod members;
 mod names;
+mod parameters;
 mod policy;
 mod queue;
 mod queue_arguments;

@@ -7,8 +7,8 @@
 
 use std::borrow::Cow;
 use warren_model::command::{
-    ApplyTo, PasswordHashing, Permission, Place, Policy, TopicPermission, User, UserLimit,
-    VhostDetails, VhostLimit,
+    ApplyTo, ParameterKey, PasswordHashing, Permission, Place, Policy, TopicPermission, User,
+    UserLimit, VhostDetails, VhostLimit,
 };
 use warren_model::{Incarnation, NodeId, QueueId, SessionId, ShardId};
 
@@ -37,6 +37,7 @@ pub(crate) mod kind {
     pub const VHOST_LIMITS: u8 = 16;
     pub const USER_LIMITS: u8 = 17;
     pub const VHOST_DETAILS: u8 = 18;
+    pub const PARAMETER: u8 = 19;
 }
 
 /// Records that do not make a table: written by a newer release, damaged, or not a complete set.
@@ -107,6 +108,7 @@ pub(crate) enum Record<'a> {
     VhostLimits(String, Limits<VhostLimit>),
     UserLimits(String, Limits<UserLimit>),
     VhostDetails(String, VhostDetails),
+    Parameter(ParameterKey, String),
 }
 
 #[derive(Clone, Copy)]
@@ -367,6 +369,15 @@ pub(crate) fn user_limits_value(limits: &Limits<UserLimit>) -> Vec<u8> {
     })
 }
 
+pub(crate) fn parameter_key(parameter: &ParameterKey) -> Vec<u8> {
+    let ParameterKey {
+        vhost,
+        component,
+        name,
+    } = parameter;
+    key(kind::PARAMETER, &[vhost, component, name])
+}
+
 pub(crate) fn vhost_details_key(vhost: &str) -> Vec<u8> {
     key(kind::VHOST_DETAILS, &[vhost])
 }
@@ -521,6 +532,14 @@ fn read<'a>(k: &mut Reader<'a>, v: &mut Reader<'a>) -> Option<Record<'a>> {
             })?,
         ),
         kind::VHOST_DETAILS => Record::VhostDetails(k.text()?.into_owned(), read_vhost_details(v)?),
+        kind::PARAMETER => {
+            let parameter = ParameterKey {
+                vhost: k.text()?.into_owned(),
+                component: k.text()?.into_owned(),
+                name: k.text()?.into_owned(),
+            };
+            Record::Parameter(parameter, v.sized_text()?)
+        }
         kind::GLOBAL => Record::Global {
             name: k.text()?.into_owned(),
             value: v.sized_text()?,

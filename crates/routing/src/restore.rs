@@ -61,6 +61,7 @@ impl Table {
             .chain(placements)
             .chain(self.limit_records())
             .chain(self.vhost_details_records())
+            .chain(self.parameter_records())
     }
 
     fn definitions(&self) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> + '_ {
@@ -197,6 +198,12 @@ impl Table {
             Record::UserLimits(user, limits) => self.load_user_limits(user, limits).map_err(unfit),
             Record::VhostDetails(vhost, details) => {
                 self.load_vhost_details(&vhost, details).map_err(unfit)
+            }
+            Record::Parameter(parameter, value) => {
+                if self.find_vhost(&parameter.vhost).is_none() {
+                    return Err(unfit("its virtual host is missing"));
+                }
+                twice(self.parameters.insert(parameter, value).is_some())
             }
             Record::Global { name, value } => twice(self.globals.insert(name, value).is_some()),
         }

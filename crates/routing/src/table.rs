@@ -16,7 +16,7 @@ use crate::topic_permissions::ByExchange;
 use hashbrown::HashTable;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use warren_model::command::{Permission, User, UserLimit, VhostDetails, VhostLimit};
+use warren_model::command::{ParameterKey, Permission, User, UserLimit, VhostDetails, VhostLimit};
 use warren_model::{Incarnation, NodeId, QueueId, Refusal, SessionId, ShardId};
 
 /// The replicated routing table of one node.
@@ -38,6 +38,8 @@ pub struct Table {
     pub(crate) permissions: BTreeMap<String, BTreeMap<String, Permission>>,
     /// By user, then virtual host and exchange.
     pub(crate) topic_permissions: BTreeMap<String, ByExchange>,
+    /// JSON of the virtual hosts' parameters.
+    pub(crate) parameters: BTreeMap<ParameterKey, String>,
     pub(crate) user_limits: BTreeMap<String, Limits<UserLimit>>,
     pub(crate) globals: BTreeMap<String, String>,
     pub(crate) vhost_numbers: BTreeMap<Arc<str>, u32>,

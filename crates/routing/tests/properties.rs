@@ -7,8 +7,8 @@ mod world;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use warren_model::command::{
-    Binding, DeclareExchange, DeclareQueue, Destination, PasswordHashing, Place, User, UserLimit,
-    VhostDetails, VhostLimit,
+    Binding, DeclareExchange, DeclareQueue, Destination, ParameterKey, PasswordHashing, Place,
+    User, UserLimit, VhostDetails, VhostLimit,
 };
 use warren_model::{Command, Incarnation, NodeId, ShardId};
 use warren_protocol::{OwnedTable, OwnedValue, Table as FieldTable};
@@ -171,6 +171,13 @@ fn command() -> impl Strategy<Value = Command> {
         1 => prop_oneof![Just(None), Just(Some("quorum")), Just(Some("classic")), Just(Some("none"))].prop_map(|kind| Command::SetVhostDetails {
             vhost: "/".into(),
             details: VhostDetails { default_queue_type: kind.map(Into::into), ..VhostDetails::default() }
+        }),
+        1 => (0..3u8, prop::option::of(0..3u8)).prop_map(|(name, value)| {
+            let parameter = ParameterKey { vhost: "/".into(), component: "c".into(), name: name.to_string() };
+            match value {
+                Some(value) => Command::PutParameter { parameter, value: value.to_string() },
+                None => Command::DeleteParameter(parameter),
+            }
         }),
         1 => Just(Command::DeleteVhost { name: "/".into() }),
         2 => Just(Command::PutVhost { name: "/".into() }),

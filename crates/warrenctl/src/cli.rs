@@ -121,7 +121,7 @@ pub enum Noun {
     /// How many connections, queues and channels virtual hosts and users may have.
     #[command(subcommand)]
     Limit(limit::Verb),
-    /// Global parameters.
+    /// Parameters: JSON under a name, of the cluster or of a component in a virtual host.
     #[command(subcommand)]
     Parameter(parameter::Verb),
     /// Client connections.

@@ -221,6 +221,7 @@ fn commands(definitions: &Definitions, session: SessionId) -> Vec<Command> {
         )
         .chain(definitions.policies.iter().cloned().map(Command::PutPolicy))
         .chain(definitions.limits.iter().cloned())
+        .chain(definitions.parameters.iter().cloned())
         .collect()
 }
 
@@ -254,6 +255,10 @@ fn described(command: &Command) -> String {
         Command::PutPolicy(policy) => {
             format!("policy '{}' in vhost '{}'", policy.name, policy.vhost)
         }
+        Command::PutParameter { parameter, .. } => format!(
+            "parameter '{}' of component '{}' in vhost '{}'",
+            parameter.name, parameter.component, parameter.vhost
+        ),
         Command::SetVhostLimit { vhost, .. } => format!("a limit of vhost '{vhost}'"),
         Command::SetUserLimit { user, .. } => format!("a limit of user '{user}'"),
         Command::FoundCluster { .. }
@@ -271,6 +276,7 @@ fn described(command: &Command) -> String {
         | Command::PlaceShards { .. }
         | Command::ClearTopicPermissions { .. }
         | Command::DeletePolicy { .. }
+        | Command::DeleteParameter(_)
         | Command::PutGlobalParameter { .. }
         | Command::DeleteGlobalParameter { .. } => format!("{command:?}"),
     }

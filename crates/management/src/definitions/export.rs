@@ -8,7 +8,7 @@ use crate::access::Access;
 use crate::error::Error;
 use crate::extract::Names;
 use crate::{
-    CHUNK, Shared, globals, limits, permissions, policies, topic_permissions, users, vhosts,
+    CHUNK, Shared, globals, parameters, permissions, policies, topic_permissions, users, vhosts,
 };
 use axum::extract::State;
 use axum::{Extension, Json};
@@ -84,19 +84,16 @@ impl Lists {
         };
         {
             let table = node.metadata().table().read();
-            let of_kind = |operator| table.policies(vhost, operator);
             let narrowed = |mut row: Value| {
                 if let Some(fields) = row.as_object_mut().filter(|_| !say_vhost) {
                     fields.remove("vhost");
                 }
                 row
             };
-            let user = of_kind(false).map(policies::described);
+            let user = table.policies(vhost, false).map(policies::described);
             self.policies.extend(user.map(narrowed));
-            let operator = of_kind(true).map(policies::as_parameter);
-            self.parameters.extend(operator.map(narrowed));
-            let limits = limits::as_parameter(&table, vhost);
-            self.parameters.extend(limits.map(narrowed));
+            let parameters = parameters::rows(&table, vhost).into_iter();
+            self.parameters.extend(parameters.map(narrowed));
         }
         let mut sources = BTreeSet::new();
         for exchange in node.metadata().table().read().exchanges(vhost) {

@@ -90,6 +90,7 @@ fn counted(definitions: &Definitions) -> Value {
         "policies": definitions.policies.len(),
         "global_parameters": definitions.globals.len(),
         "topic_permissions": definitions.topic_permissions.len(),
+        "parameters": definitions.parameters.iter().filter(|set| !is_nothing(set)).count(),
         "limits": definitions.limits.iter().filter(|limit| !is_nothing(limit)).count(),
     })
 }
@@ -107,6 +108,7 @@ async fn carry_out(node: &Node, definitions: Definitions) -> Result<(), Error> {
         globals,
         topic_permissions,
         limits,
+        parameters,
     } = definitions;
     let put_vhost = |name| Command::PutVhost { name };
     propose(node, vhosts.into_iter().map(put_vhost).collect()).await?;
@@ -129,7 +131,8 @@ async fn carry_out(node: &Node, definitions: Definitions) -> Result<(), Error> {
     propose(node, globals.into_iter().map(put_global).collect()).await?;
     propose(node, policies.into_iter().map(Command::PutPolicy).collect()).await?;
     // Last, so that they do not stand in the way of what is imported.
-    propose(node, limits).await
+    propose(node, limits).await?;
+    propose(node, parameters).await
 }
 
 /// Whether a command only takes a limit away.

@@ -1,6 +1,6 @@
 //! What an import asks for, read from JSON; the first thing that makes no sense is an error that names it.
 //!
-//! What has no equivalent here (parameters of plugins and whatever else a list holds) is not dropped in silence: it is refused, unless the request
+//! What has no equivalent here (whatever a list of another name holds) is not dropped in silence: it is refused, unless the request
 //! says that it is to be ignored. Only what RabbitMQ notes of itself among the global parameters is passed over.
 
 use super::arguments;
@@ -8,12 +8,16 @@ use crate::error::Error;
 use crate::extract::Body;
 use crate::policies::Kind;
 use crate::queues::NewQueue;
-use crate::{check_name, globals, limits, permissions, policies, topic_permissions, users, vhosts};
+use crate::{
+    check_name, globals, limits, parameters, permissions, policies, topic_permissions, users,
+    vhosts,
+};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use warren_model::Command;
 use warren_model::command::{
-    Binding, DeclareExchange, Destination, Permission, Policy, TopicPermission, User, VhostDetails,
+    Binding, DeclareExchange, Destination, ParameterKey, Permission, Policy, TopicPermission, User,
+    VhostDetails,
 };
 use warren_node::Node;
 
@@ -44,6 +48,8 @@ pub(super) struct Definitions {
     pub(super) topic_permissions: Vec<TopicPermission>,
     /// Limits of virtual hosts and users, as what sets them.
     pub(super) limits: Vec<Command>,
+    /// Parameters, with those that are operator policies and limits, as what sets them.
+    pub(super) parameters: Vec<Command>,
 }
 
 struct Reader<'a> {
@@ -74,13 +80,6 @@ pub(super) fn definitions(
             reader.note(name);
         }
     }
-    let operators = reader.take_parameters(policies::OPERATOR_COMPONENT, |body| {
-        let value = match body.0.get("value") {
-            Some(Value::Object(value)) => Body(value.clone()),
-            Some(_) | None => return Err(Error::bad_request("its value must be an object")),
-        };
-        policies::read(Kind::Operator, named(body, "vhost")?, name(body)?, &value)
-    })?;
     let vhosts = reader.list("vhosts", |body| {
         let name = name(body)?;
         let limits = limits::read_vhost(&name, body.0.get("limits").unwrap_or(&Value::Null))?;
@@ -95,23 +94,24 @@ pub(super) fn definitions(
     let (vhosts, of_vhosts): (Vec<_>, Vec<_>) = vhosts.into_iter().unzip();
     let (details, of_vhosts): (Vec<_>, Vec<_>) = of_vhosts.into_iter().unzip();
     let (users, of_users): (Vec<_>, Vec<_>) = users.into_iter().unzip();
-    let of_parameters = reader.take_parameters(limits::COMPONENT, |body| {
-        let value = body.0.get("value").unwrap_or(&Value::Null);
-        limits::read_parameter(&named(body, "vhost")?, value)
+    let parameters = reader.list("parameters", |body| {
+        let parameter = ParameterKey {
+            vhost: named(body, "vhost")?,
+            component: named(body, "component")?,
+            name: name(body)?,
+        };
+        parameters::read(parameter, body)
     })?;
-    let limits = [of_vhosts, of_users, of_parameters].concat().concat();
+    let limits = [of_vhosts, of_users].concat().concat();
     let definitions = Definitions {
         topic_permissions: reader.list("topic_permissions", |body| {
             topic_permissions::read(named(body, "user")?, named(body, "vhost")?, body)
         })?,
         globals: reader.list_of("global_parameters", is_of_the_cluster, globals::read)?,
-        policies: {
-            let mut all = reader.list("policies", |body| {
-                policies::read(Kind::Policy, named(body, "vhost")?, name(body)?, body)
-            })?;
-            all.extend(operators);
-            all
-        },
+        policies: reader.list("policies", |body| {
+            policies::read(Kind::Policy, named(body, "vhost")?, name(body)?, body)
+        })?,
+        parameters: parameters.into_iter().flatten().collect(),
         vhosts,
         details: details.into_iter().flatten().collect(),
         users,
@@ -166,22 +166,6 @@ impl Reader<'_> {
             all.push(one.map_err(|error| error.within(&format!("{list}[{position}]")))?);
         }
         Ok(all)
-    }
-
-    /// Takes the parameters of a component, which are something of its own here; what remains has no equivalent.
-    fn take_parameters<T>(
-        &mut self,
-        component: &str,
-        read: impl Fn(&Body) -> Result<T, Error>,
-    ) -> Result<Vec<T>, Error> {
-        let Some(Value::Array(items)) = self.lists.get_mut("parameters") else {
-            return Ok(Vec::new());
-        };
-        let is_of = |item: &mut Value| item["component"] == component;
-        let taken: Vec<Value> = items.extract_if(.., is_of).collect();
-        let read = |item| self.item(item).and_then(|body| read(&body));
-        let all = taken.into_iter().map(read).collect::<Result<_, _>>();
-        all.map_err(|error: Error| error.within("parameters"))
     }
 
     /// An item, with its virtual host.

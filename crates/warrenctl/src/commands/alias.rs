@@ -134,6 +134,17 @@ pub enum Command {
     /// Take a limit of a user away, or `all`.
     #[command(after_help = "Example: warrenctl clear_user_limits alice max-channels")]
     ClearUserLimits(ClearUserLimits),
+    /// List the parameters of a virtual host.
+    #[command(after_help = "Example: warrenctl list_parameters -p /")]
+    ListParameters(Vhost),
+    /// Set a parameter of a virtual host.
+    #[command(
+        after_help = "Example: warrenctl set_parameter -p / shovel move '{\"src-queue\": \"a\"}'"
+    )]
+    SetParameter(SetParameter),
+    /// Take a parameter of a virtual host away.
+    #[command(after_help = "Example: warrenctl clear_parameter -p / shovel move")]
+    ClearParameter(ClearParameter),
     /// List global parameters.
     #[command(after_help = "Example: warrenctl list_global_parameters")]
     ListGlobalParameters,
@@ -271,6 +282,28 @@ pub struct UserInVhost {
     #[command(flatten)]
     vhost: Vhost,
     /// Its name.
+    name: String,
+}
+
+/// A parameter and its value.
+#[derive(Debug, Args)]
+pub struct SetParameter {
+    #[command(flatten)]
+    vhost: Vhost,
+    /// The component.
+    component: String,
+    #[command(flatten)]
+    set: parameter::Set,
+}
+
+/// A parameter.
+#[derive(Debug, Args)]
+pub struct ClearParameter {
+    #[command(flatten)]
+    vhost: Vhost,
+    /// The component.
+    component: String,
+    /// The name.
     name: String,
 }
 
@@ -511,6 +544,17 @@ pub fn run(context: &Context, command: &Command) -> Result<(), Failure> {
             let only = (limit != "all").then_some(limit.as_str());
             limit::clear_all(context, limit::Kind::User, name, only)
         }
+        Command::ListParameters(Vhost { vhost }) => parameter::list_of(context, None, Some(vhost)),
+        Command::SetParameter(SetParameter {
+            vhost,
+            component,
+            set,
+        }) => parameter::set_of(context, component, &vhost.vhost, set),
+        Command::ClearParameter(ClearParameter {
+            vhost,
+            component,
+            name,
+        }) => parameter::clear_of(context, component, &vhost.vhost, name),
         Command::ListGlobalParameters => parameter::list(context),
         Command::SetGlobalParameter(options) => parameter::set(context, options),
         Command::ClearGlobalParameter(Name { name }) => parameter::clear(context, name),
