@@ -4,15 +4,15 @@ use crate::bounds::{self, Bounds};
 use crate::definitions::{export, import};
 use crate::error::Error;
 use crate::{
-    PEERS_DEADLINE, access, bindings, checks, connections, exchanges, globals, membership,
-    messages, metrics, overview, permissions, policies, queues, status, topic_permissions, users,
-    vhosts,
+    PEERS_DEADLINE, access, bindings, checks, connections, exchanges, globals, limits, membership,
+    messages, metrics, overview, parameters, permissions, policies, queues, status,
+    topic_permissions, users, vhosts,
 };
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::StatusCode;
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{delete, get, post};
+use axum::routing::{delete, get, post, put};
 use axum::{Extension, Router};
 use std::sync::Arc;
 use std::time::Duration;
@@ -188,7 +188,7 @@ fn in_sessions(node: &Node, bounds: &Bounds) -> Router<Arc<Node>> {
     publish.merge(others)
 }
 
-/// Policies; who may make them is decided for each.
+/// Policies and parameters; who may make them is decided for each.
 fn policies() -> Router<Arc<Node>> {
     let of_kind = |kind: policies::Kind| {
         let path = kind.path();
@@ -203,7 +203,19 @@ fn policies() -> Router<Arc<Node>> {
             )
             .layer(Extension(kind))
     };
-    of_kind(policies::Kind::Policy).merge(of_kind(policies::Kind::Operator))
+    let parameters = Router::new()
+        .route("/api/parameters", get(parameters::list_all))
+        .route("/api/parameters/{component}", get(parameters::of_component))
+        .route("/api/parameters/{component}/{vhost}", get(parameters::list))
+        .route(
+            "/api/parameters/{component}/{vhost}/{name}",
+            get(parameters::get)
+                .put(parameters::put)
+                .delete(parameters::delete),
+        );
+    of_kind(policies::Kind::Policy)
+        .merge(of_kind(policies::Kind::Operator))
+        .merge(parameters)
 }
 
 /// What all nodes share.
@@ -217,6 +229,18 @@ fn definitions() -> Router<Arc<Node>> {
         .route(
             "/api/global-parameters/{name}",
             get(globals::get).put(globals::put).delete(globals::delete),
+        )
+        .route("/api/vhost-limits", get(limits::of_vhosts))
+        .route("/api/vhost-limits/{vhost}", get(limits::of_vhost))
+        .route(
+            "/api/vhost-limits/{vhost}/{name}",
+            put(limits::put_vhost).delete(limits::delete_vhost),
+        )
+        .route("/api/user-limits", get(limits::of_users))
+        .route("/api/user-limits/{user}", get(limits::of_one_user))
+        .route(
+            "/api/user-limits/{user}/{name}",
+            put(limits::put_user).delete(limits::delete_user),
         )
         .route("/api/vhosts", get(vhosts::list))
         .route(

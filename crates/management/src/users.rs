@@ -4,7 +4,7 @@ use crate::access::Access;
 use crate::error::Error;
 use crate::extract::{Body, Names, Parameters};
 use crate::listing::Listing;
-use crate::{Shared, change, check_name};
+use crate::{Shared, change, check_name, limits};
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::{Extension, Json};
@@ -14,17 +14,18 @@ use serde_json::{Value, json};
 use warren_model::Command;
 use warren_model::command::{PasswordHashing, User};
 use warren_node::Node;
+use warren_routing::Table;
 
 const SHA256: &str = "rabbit_password_hashing_sha256";
 const SHA512: &str = "rabbit_password_hashing_sha512";
 const SALT_BYTES: usize = 4;
 
-pub(crate) fn described(user: &User) -> Value {
+pub(crate) fn described(table: &Table, user: &User) -> Value {
     let hashing = match user.hashing {
         PasswordHashing::SaltedSha256 => SHA256,
         PasswordHashing::SaltedSha512 => SHA512,
     };
-    json!({"name": user.name, "password_hash": STANDARD.encode(&user.password_hash), "hashing_algorithm": hashing, "tags": user.tags, "limits": {}})
+    json!({"name": user.name, "password_hash": STANDARD.encode(&user.password_hash), "hashing_algorithm": hashing, "tags": user.tags, "limits": limits::of_user(table, &user.name)})
 }
 
 fn no_user(name: &str) -> Error {
@@ -44,7 +45,7 @@ pub(crate) async fn list(
     access.administrator()?;
     let listing = Listing::new(&parameters)?;
     let table = node.metadata().table().read();
-    let rows = table.users().map(described).collect();
+    let rows = table.users().map(|user| described(&table, user)).collect();
     drop(table);
     Ok(Json(listing.of_rows(rows)?))
 }
@@ -55,15 +56,14 @@ pub(crate) async fn get(
     Names(name): Names<String>,
 ) -> Result<Json<Value>, Error> {
     access.administrator()?;
-    node.metadata()
-        .table()
-        .read()
+    let table = node.metadata().table().read();
+    table
         .user(&name)
-        .map(|user| Json(described(user)))
+        .map(|user| Json(described(&table, user)))
         .ok_or_else(|| no_user(&name))
 }
 
-/// Makes or replaces a user. Without a password or its hash, a known user keeps its own, and a new one cannot log in with one.
+/// Makes or replaces a user; `limits` sets the limits that it names. Without a password or its hash, a known user keeps its own, and a new one cannot log in with one.
 pub(crate) async fn put(
     State(node): Shared,
     Names(name): Names<String>,
@@ -76,8 +76,12 @@ pub(crate) async fn put(
     } else {
         StatusCode::CREATED
     };
+    let limits = limits::read_user(&name, body.0.get("limits").unwrap_or(&Value::Null))?;
     let user = read(&node, name, &body, known)?;
     change(&node, Command::PutUser(user)).await?;
+    for limit in limits {
+        change(&node, limit).await?;
+    }
     Ok(status)
 }
 
@@ -125,7 +129,7 @@ pub(crate) async fn delete(
 }
 
 /// Tags as a list or in one text, divided by commas.
-fn tags(body: &Body) -> Result<Vec<String>, Error> {
+pub(crate) fn tags(body: &Body) -> Result<Vec<String>, Error> {
     let bad = |other: &Value| Error::bad_request(format!("tags must be strings, not {other}"));
     let texts: Vec<&str> = match body.0.get("tags") {
         None | Some(Value::Null) => return Err(Error::bad_request("key_missing: tags")),

@@ -290,20 +290,15 @@ async fn nothing_is_imported_of_what_cannot_all_be() {
 async fn what_has_no_equivalent_is_not_dropped_in_silence() {
     let api = ready().await;
     let definitions = json!({
-        "rabbit_version": "3.13.0", "queues": [{"name": "q", "vhost": "/"}], "parameters": [{"vhost": "/", "component": "shovel", "name": "s", "value": {}}],
-        "vhosts": [{"name": "/", "limits": []}], "users": [{"name": "u", "tags": [], "limits": {"max-connections": 1}}],
+        "rabbit_version": "3.13.0", "queues": [{"name": "q", "vhost": "/"}], "shovels": [{}],
+        "vhosts": [{"name": "/", "limits": []}], "users": [{"name": "u", "tags": []}],
         "global_parameters": [{"name": "internal_cluster_id", "value": "x"}, {"name": "mine", "value": 1}], "news": [1]
     });
     let reason = refused(&api, definitions.clone()).await;
-    for part in [
-        "parameters (1)",
-        "limits (1)",
-        "news (1)",
-        "?ignore=limits,news,parameters",
-    ] {
+    for part in ["shovels (1)", "news (1)", "?ignore=news,shovels"] {
         assert!(reason.contains(part), "{reason}");
     }
-    let path = "definitions?ignore=limits,parameters";
+    let path = "definitions?ignore=shovels";
     assert_eq!(import(&api, path, &definitions).await.0, 400);
     let path = format!("{path},news");
     assert_eq!(import(&api, &path, &definitions).await.0, 204);
@@ -348,7 +343,7 @@ async fn a_dry_run_checks_everything_and_changes_nothing() {
         (status, answer),
         (
             200,
-            json!({"vhosts": 1, "users": 0, "permissions": 0, "exchanges": 0, "queues": 1, "bindings": 1, "policies": 0, "global_parameters": 0, "topic_permissions": 0})
+            json!({"vhosts": 1, "users": 0, "permissions": 0, "exchanges": 0, "queues": 1, "bindings": 1, "policies": 0, "global_parameters": 0, "topic_permissions": 0, "parameters": 0, "limits": 0})
         )
     );
     let bad = json!({"bindings": [{"source": "none", "vhost": "/", "destination": "q", "destination_type": "queue", "routing_key": "k", "arguments": {}}]});

@@ -142,6 +142,80 @@ pub enum Command {
         /// Whether it is drained from now on, or takes its share again.
         draining: bool,
     },
+    /// Replaces what is said of a virtual host.
+    SetVhostDetails {
+        /// The virtual host.
+        vhost: String,
+        /// What is said of it from now on.
+        details: VhostDetails,
+    },
+    /// Creates or replaces a parameter of a virtual host.
+    PutParameter {
+        /// Which one.
+        parameter: ParameterKey,
+        /// JSON.
+        value: String,
+    },
+    /// Takes a parameter away. One that is not there is fine.
+    DeleteParameter(ParameterKey),
+    /// Sets a limit of a virtual host, or takes it away. It holds for what comes from then on.
+    SetVhostLimit {
+        /// The virtual host.
+        vhost: String,
+        /// Which limit.
+        limit: VhostLimit,
+        /// How many; a negative number sets no bound.
+        value: Option<i64>,
+    },
+    /// Sets a limit of a user, or takes it away. It holds for what comes from then on.
+    SetUserLimit {
+        /// The user.
+        user: String,
+        /// Which limit.
+        limit: UserLimit,
+        /// How many; a negative number sets no bound.
+        value: Option<i64>,
+    },
+}
+
+/// What is said of a virtual host.
+#[derive(Archive, Serialize, Deserialize, Clone, PartialEq, Eq, Debug, Default)]
+pub struct VhostDetails {
+    /// What it is for.
+    pub description: String,
+    /// Tags, for people.
+    pub tags: Vec<String>,
+    /// The type of queues whose declaration names none, where such a queue can be of that type.
+    pub default_queue_type: Option<String>,
+}
+
+/// What identifies a parameter of a virtual host.
+#[derive(Archive, Serialize, Deserialize, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct ParameterKey {
+    /// The virtual host.
+    pub vhost: String,
+    /// Whose parameter it is: a plugin's, a tool's.
+    pub component: String,
+    /// Name.
+    pub name: String,
+}
+
+/// What virtual hosts can have too many of.
+#[derive(Archive, Serialize, Deserialize, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum VhostLimit {
+    /// Client connections.
+    MaxConnections,
+    /// Queues.
+    MaxQueues,
+}
+
+/// What users can have too many of.
+#[derive(Archive, Serialize, Deserialize, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum UserLimit {
+    /// Client connections.
+    MaxConnections,
+    /// Channels of all their connections.
+    MaxChannels,
 }
 
 /// Where a shard's replicas are to be.

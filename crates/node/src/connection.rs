@@ -211,6 +211,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             }
             self.client.settle_outcomes(&mut self.session);
             self.session.flush_confirms();
+            self.client.count_use(&self.session);
             self.report();
             if found.timer
                 && let Some(why) = self.check_time()

@@ -101,7 +101,7 @@ impl Node {
     pub(crate) fn announce(self: &Arc<Self>, shard: ShardId, term: u64) {
         let leads = ToNode::Leads { shard, term };
         for peer in self.linked() {
-            self.send_to_node(peer, leads);
+            self.send_to_node(peer, leads.clone());
         }
         let node = self.id();
         self.leader_announced(shard, Leader { term, node });

@@ -17,6 +17,7 @@ mod credentials;
 mod hosted;
 mod keep;
 mod leaders;
+mod limits;
 mod meter;
 mod node;
 mod observe;

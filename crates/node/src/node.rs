@@ -11,6 +11,7 @@ use crate::connection::Inbox;
 use crate::credentials::{hash_password, verify_password};
 use crate::hosted::ShardMessage;
 use crate::leaders::{Leader, Leaders, Reattaching};
+use crate::limits::InUse;
 use crate::meter::{MessageStats, Meter};
 use crate::owners::{Address, CurrentOwners, LANES, Owners, lane_of, lane_of_shard};
 use crate::registry::{Certificate, Origin, Registry};
@@ -111,6 +112,7 @@ pub struct Node {
     /// What clients did with messages.
     messages: Mutex<Meter<MessageCounts>>,
     failed_logins: Attempts,
+    in_use: InUse,
     certificates: RwLock<Vec<Certificate>>,
     started: Instant,
     /// A reset after having been counted out is under way.
@@ -171,6 +173,7 @@ impl Node {
             registry: Registry::default(),
             messages: Mutex::new(Meter::new(Instant::now())),
             failed_logins: Attempts::default(),
+            in_use: InUse::default(),
             certificates: RwLock::default(),
             started: Instant::now(),
             resetting: AtomicBool::new(false),
@@ -225,6 +228,7 @@ impl Node {
         metadata.start(transport);
         node.work.spawn(Keeper::run(node.clone()));
         node.work.spawn(crate::alarms::watch_disk(node.clone()));
+        node.work.spawn(crate::limits::tell(node.clone()));
         tracing::info!(node = %id, name = config.name, incarnation = incarnation.0, links = %config.bind, "node started");
         Ok(node)
     }
@@ -256,6 +260,7 @@ impl Node {
     pub async fn shutdown(self: &Arc<Self>) {
         self.stopping.store(true, Ordering::Release);
         self.keeper_kick.notify_one();
+        self.in_use.kick();
         self.hand_all_shards_over().await;
         self.broadcast(|| {
             Inbox::Close("broker forced connection closure with reason 'shutdown'".into())
@@ -317,6 +322,10 @@ impl Node {
     /// Tells the node what certificates it shows; they replace those told before.
     pub fn set_certificates(&self, certificates: Vec<Certificate>) {
         *self.certificates.write() = certificates;
+    }
+
+    pub(crate) fn in_use(&self) -> &InUse {
+        &self.in_use
     }
 
     pub(crate) fn registry(&self) -> &Registry {
@@ -627,6 +636,7 @@ impl Node {
                 self.released.lock().insert(shard, last_log);
                 self.keeper_kick.notify_one();
             }
+            ToNode::Usage(usage) => self.in_use.heard(from, Some(usage)),
         }
     }
 
@@ -894,6 +904,7 @@ impl Hooks for Wiring {
                     node.broadcast(|| Inbox::VhostDeleted(name.clone()))
                 }
                 Event::MembersChanged { .. } => members = true,
+                Event::LimitsChanged => node.in_use.kick(),
                 Event::ShardMoved { .. } | Event::ShardsPlaced => node.keeper_kick.notify_one(),
                 // What a session remembers of its user is asked anew at each use.
                 Event::QueueCreated { .. } | Event::UserChanged { .. } => {}
@@ -910,6 +921,7 @@ impl Hooks for Wiring {
     fn replaced(&self, _: u64) {
         let Some(node) = self.0.upgrade() else { return };
         if node.metadata.get().is_some() {
+            node.in_use.kick();
             node.to_all_lanes(|| LaneMessage::Revise);
             node.members_changed();
         }
@@ -939,6 +951,7 @@ impl Handler for Wiring {
                 node.send_to_node(peer.node, ToNode::Leads { shard, term });
             }
             node.tell_alarms(peer.node);
+            node.tell_usage(peer.node);
             node.keeper_kick.notify_one();
         }
     }
@@ -949,6 +962,7 @@ impl Handler for Wiring {
         node.shards.on_link_down(peer.node);
         node.linked.write().remove(&peer.node);
         node.peer_is_low(peer.node, None);
+        node.in_use.heard(peer.node, None);
         // Nothing that was under way will be answered, and what the peer's sessions hold here goes back.
         node.broadcast(|| Inbox::NodeLost(peer.node));
         node.to_all_lanes(|| LaneMessage::PeerGone(peer.node, None));

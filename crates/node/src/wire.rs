@@ -51,7 +51,7 @@ pub(crate) struct ShardBatch {
 }
 
 /// From node to node, of no session.
-#[derive(Archive, Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Archive, Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum ToNode {
     /// The sending node leads a shard.
     Leads { shard: ShardId, term: u64 },
@@ -65,6 +65,17 @@ pub(crate) enum ToNode {
     Holds { shard: ShardId, last_log: LastLog },
     /// The leader's answer to that: it is not, and its replica may go, if its log has not grown since.
     Released { shard: ShardId, last_log: LastLog },
+    /// How many connections and channels the sending node has, of those whose number is limited.
+    Usage(Usage),
+}
+
+/// Connections and channels of one node, as far as they are limited.
+#[derive(Archive, Serialize, Deserialize, Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Usage {
+    /// Connections by virtual host, in order.
+    pub(crate) vhosts: Vec<(String, u64)>,
+    /// Connections and channels by user, in order.
+    pub(crate) users: Vec<(String, u64, u64)>,
 }
 
 /// The index of the last entry of a replica's log, if it has any.

@@ -58,6 +58,8 @@ pub enum Event {
         /// Its name.
         name: String,
     },
+    /// Limits changed: nodes have to know of each other's connections what they did not have to before.
+    LimitsChanged,
     /// A shard was given to a node.
     ShardMoved {
         /// The shard.
@@ -163,6 +165,21 @@ impl Table {
                 vhost,
                 exchange,
             } => self.clear_topic_permissions(user, vhost, exchange.as_deref(), applied),
+            Command::SetVhostDetails { vhost, details } => {
+                self.set_vhost_details(vhost, details, applied)
+            }
+            Command::PutParameter { parameter, value } => {
+                self.put_parameter(parameter, value, applied)
+            }
+            Command::DeleteParameter(parameter) => self.delete_parameter(parameter, applied),
+            Command::SetVhostLimit {
+                vhost,
+                limit,
+                value,
+            } => self.set_vhost_limit(vhost, *limit, *value, applied),
+            Command::SetUserLimit { user, limit, value } => {
+                self.set_user_limit(user, *limit, *value, applied)
+            }
         };
         done.map_or_else(Outcome::Refused, |()| Outcome::Done)
     }

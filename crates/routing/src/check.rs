@@ -25,7 +25,7 @@ pub enum Check {
 }
 
 impl Check {
-    fn from(result: Result<Self, Refusal>) -> Self {
+    pub(crate) fn from(result: Result<Self, Refusal>) -> Self {
         result.unwrap_or_else(Self::Refused)
     }
 }
@@ -95,10 +95,11 @@ impl Table {
 
     /// What declaring a queue would do. Whether its place is still good is not looked at.
     pub fn check_queue(&self, declare: &DeclareQueue) -> Check {
-        Check::from(self.try_queue(declare))
+        Check::from(self.try_queue(&self.with_default_type(declare)))
     }
 
-    fn try_queue(&self, declare: &DeclareQueue) -> Result<Check, Refusal> {
+    /// The declaration names its type already, if it has to.
+    pub(crate) fn try_queue(&self, declare: &DeclareQueue) -> Result<Check, Refusal> {
         let DeclareQueue {
             vhost,
             name,
@@ -115,6 +116,7 @@ impl Table {
             if name.starts_with("amq.") && !server_named {
                 return Err(text::reserved("queue", name));
             }
+            self.check_queue_limit(number, name)?;
             queue_arguments::check(declare)?;
             return Ok(Check::New);
         };

@@ -5,6 +5,7 @@ use crate::arguments;
 use crate::bindings::{Chain, End, List};
 use crate::check::Check;
 use crate::exchange::{Exchange, Matcher, NewBinding, PREDECLARED, Store};
+use crate::limits::Limits;
 use crate::names::Symbol;
 use crate::policy::Policies;
 use crate::queue::Queue;
@@ -14,7 +15,9 @@ use crate::text;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use warren_model::command::{Binding, DeclareExchange, DeclareQueue, Permission, Place, User};
+use warren_model::command::{
+    Binding, DeclareExchange, DeclareQueue, Permission, Place, User, VhostDetails,
+};
 use warren_model::{Outcome, QueueId, Refusal};
 
 impl Table {
@@ -38,6 +41,8 @@ impl Table {
             exchanges: BTreeMap::new(),
             queues: BTreeMap::new(),
             policies: Policies::default(),
+            limits: Limits::new(),
+            details: VhostDetails::default(),
         });
         self.vhost_numbers.insert(name, vhost);
         vhost
@@ -74,6 +79,7 @@ impl Table {
             );
         }
         self.drop_topic_permissions(Some(name), None, applied);
+        self.erase_user_limits(name, applied);
         applied.events.push(Event::UserChanged {
             name: name.to_owned(),
         });
@@ -168,7 +174,8 @@ impl Table {
         declare: &DeclareQueue,
         applied: &mut Applied,
     ) -> Result<Outcome, Refusal> {
-        match self.check_queue(declare) {
+        let declare = &*self.with_default_type(declare);
+        match Check::from(self.try_queue(declare)) {
             Check::Equivalent(outcome) => return Ok(outcome),
             Check::Refused(refusal) => return Err(refusal),
             Check::New => {}

@@ -100,6 +100,9 @@ impl Table {
         }
         self.drop_topic_permissions(None, Some(name), applied);
         self.erase_policies(vhost, applied);
+        self.erase_vhost_limits(vhost, applied);
+        self.erase_parameters(name, applied);
+        self.erase_vhost_details(vhost, applied);
         self.vhosts.remove(vhost);
         self.vhost_numbers.remove(name);
         self.erase(applied, record::vhost_key(name), &record::vhost_value());

@@ -12,7 +12,17 @@ use warren_protocol::{Table, Value};
 
 /// The argument that chooses the queue's type.
 pub(crate) const TYPE: &str = "x-queue-type";
-const DEFAULT_TYPE: &str = "classic";
+pub(crate) const DEFAULT_TYPE: &str = "classic";
+
+/// The names of the types that queues can have.
+pub fn queue_types() -> impl Iterator<Item = &'static str> {
+    TYPES.iter().map(|known| known.name)
+}
+
+/// Whether a queue of this type can be declared so.
+pub(crate) fn suits(kind: &str, durable: bool, exclusive: bool, auto_delete: bool) -> bool {
+    kind != "quorum" || (durable && !exclusive && !auto_delete)
+}
 
 /// RabbitMQ's limit on times: ten years.
 const MILLISECONDS_MAX: i128 = 315_360_000_000;

@@ -7,10 +7,12 @@
 
 use std::borrow::Cow;
 use warren_model::command::{
-    ApplyTo, PasswordHashing, Permission, Place, Policy, TopicPermission, User,
+    ApplyTo, ParameterKey, PasswordHashing, Permission, Place, Policy, TopicPermission, User,
+    UserLimit, VhostDetails, VhostLimit,
 };
 use warren_model::{Incarnation, NodeId, QueueId, SessionId, ShardId};
 
+use crate::limits::Limits;
 use crate::members::{NodeRecord, Placed};
 
 /// The only version of the values so far.
@@ -33,6 +35,10 @@ pub(crate) mod kind {
     pub const TOPIC_PERMISSION: u8 = 13;
     pub const PLACEMENT: u8 = 14;
     pub const DRAINING: u8 = 15;
+    pub const VHOST_LIMITS: u8 = 16;
+    pub const USER_LIMITS: u8 = 17;
+    pub const VHOST_DETAILS: u8 = 18;
+    pub const PARAMETER: u8 = 19;
 }
 
 /// Records that do not make a table: written by a newer release, damaged, or not a complete set.
@@ -101,6 +107,10 @@ pub(crate) enum Record<'a> {
     },
     TopicPermission(TopicPermission),
     Draining(NodeId),
+    VhostLimits(String, Limits<VhostLimit>),
+    UserLimits(String, Limits<UserLimit>),
+    VhostDetails(String, VhostDetails),
+    Parameter(ParameterKey, String),
 }
 
 #[derive(Clone, Copy)]
@@ -349,6 +359,62 @@ pub(crate) fn global_value(value: &str) -> Vec<u8> {
     out
 }
 
+pub(crate) fn vhost_limits_key(vhost: &str) -> Vec<u8> {
+    key(kind::VHOST_LIMITS, &[vhost])
+}
+
+pub(crate) fn vhost_limits_value(limits: &Limits<VhostLimit>) -> Vec<u8> {
+    limits_value(limits, |limit| match limit {
+        VhostLimit::MaxConnections => 1,
+        VhostLimit::MaxQueues => 2,
+    })
+}
+
+pub(crate) fn user_limits_key(user: &str) -> Vec<u8> {
+    key(kind::USER_LIMITS, &[user])
+}
+
+pub(crate) fn user_limits_value(limits: &Limits<UserLimit>) -> Vec<u8> {
+    limits_value(limits, |limit| match limit {
+        UserLimit::MaxConnections => 1,
+        UserLimit::MaxChannels => 2,
+    })
+}
+
+pub(crate) fn parameter_key(parameter: &ParameterKey) -> Vec<u8> {
+    let ParameterKey {
+        vhost,
+        component,
+        name,
+    } = parameter;
+    key(kind::PARAMETER, &[vhost, component, name])
+}
+
+pub(crate) fn vhost_details_key(vhost: &str) -> Vec<u8> {
+    key(kind::VHOST_DETAILS, &[vhost])
+}
+
+pub(crate) fn vhost_details_value(details: &VhostDetails) -> Vec<u8> {
+    let mut out = vec![VERSION];
+    // No type has an empty name.
+    let default = details.default_queue_type.as_deref().unwrap_or_default();
+    put_sized(&mut out, default.as_bytes());
+    put_sized(&mut out, details.description.as_bytes());
+    for tag in &details.tags {
+        put_sized(&mut out, tag.as_bytes());
+    }
+    out
+}
+
+fn limits_value<L: Copy>(limits: &Limits<L>, code: impl Fn(L) -> u8) -> Vec<u8> {
+    let mut out = vec![VERSION];
+    for (limit, value) in limits {
+        out.push(code(*limit));
+        out.extend_from_slice(&value.to_be_bytes());
+    }
+    out
+}
+
 fn key(kind: u8, names: &[&str]) -> Vec<u8> {
     let mut out = vec![kind];
     for name in names {
@@ -462,6 +528,31 @@ fn read<'a>(k: &mut Reader<'a>, v: &mut Reader<'a>) -> Option<Record<'a>> {
             write: v.sized_text()?,
             read: v.sized_text()?,
         }),
+        kind::VHOST_LIMITS => Record::VhostLimits(
+            k.text()?.into_owned(),
+            read_limits(v, |code| match code {
+                1 => Some(VhostLimit::MaxConnections),
+                2 => Some(VhostLimit::MaxQueues),
+                _ => None,
+            })?,
+        ),
+        kind::USER_LIMITS => Record::UserLimits(
+            k.text()?.into_owned(),
+            read_limits(v, |code| match code {
+                1 => Some(UserLimit::MaxConnections),
+                2 => Some(UserLimit::MaxChannels),
+                _ => None,
+            })?,
+        ),
+        kind::VHOST_DETAILS => Record::VhostDetails(k.text()?.into_owned(), read_vhost_details(v)?),
+        kind::PARAMETER => {
+            let parameter = ParameterKey {
+                vhost: k.text()?.into_owned(),
+                component: k.text()?.into_owned(),
+                name: k.text()?.into_owned(),
+            };
+            Record::Parameter(parameter, v.sized_text()?)
+        }
         kind::GLOBAL => Record::Global {
             name: k.text()?.into_owned(),
             value: v.sized_text()?,
@@ -503,6 +594,37 @@ fn read_policy(k: &mut Reader<'_>, v: &mut Reader<'_>) -> Option<Policy> {
         priority: i64::from_be_bytes(v.array()?),
         pattern: v.sized_text()?,
         definition: v.rest().to_vec(),
+    })
+}
+
+/// Limits in the order of their codes, at least one.
+fn read_limits<L: Ord + Copy>(
+    v: &mut Reader<'_>,
+    limit: impl Fn(u8) -> Option<L>,
+) -> Option<Limits<L>> {
+    let mut limits = Limits::new();
+    let mut last = 0;
+    while !v.0.is_empty() {
+        let code = v.u8()?;
+        if code <= last {
+            return None;
+        }
+        last = code;
+        limits.insert(limit(code)?, i64::from_be_bytes(v.array()?));
+    }
+    (!limits.is_empty()).then_some(limits)
+}
+
+fn read_vhost_details(v: &mut Reader<'_>) -> Option<VhostDetails> {
+    let (default, description) = (v.sized_text()?, v.sized_text()?);
+    let mut tags = Vec::new();
+    while !v.0.is_empty() {
+        tags.push(v.sized_text()?);
+    }
+    Some(VhostDetails {
+        description,
+        tags,
+        default_queue_type: (!default.is_empty()).then_some(default),
     })
 }
 

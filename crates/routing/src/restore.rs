@@ -64,6 +64,9 @@ impl Table {
             .chain(self.topic_permission_records())
             .chain(placements)
             .chain(draining)
+            .chain(self.limit_records())
+            .chain(self.vhost_details_records())
+            .chain(self.parameter_records())
     }
 
     fn definitions(&self) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> + '_ {
@@ -200,6 +203,19 @@ impl Table {
             Record::Binding(binding) => self.load_binding(&binding).map_err(unfit),
             Record::Policy(policy) => self.load_policy(policy).map_err(unfit),
             Record::TopicPermission(permission) => twice(self.load_topic_permission(permission)),
+            Record::VhostLimits(vhost, limits) => {
+                self.load_vhost_limits(&vhost, limits).map_err(unfit)
+            }
+            Record::UserLimits(user, limits) => self.load_user_limits(user, limits).map_err(unfit),
+            Record::VhostDetails(vhost, details) => {
+                self.load_vhost_details(&vhost, details).map_err(unfit)
+            }
+            Record::Parameter(parameter, value) => {
+                if self.find_vhost(&parameter.vhost).is_none() {
+                    return Err(unfit("its virtual host is missing"));
+                }
+                twice(self.parameters.insert(parameter, value).is_some())
+            }
             Record::Global { name, value } => twice(self.globals.insert(name, value).is_some()),
         }
     }

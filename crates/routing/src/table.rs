@@ -5,6 +5,7 @@ use crate::bindings::{Bindings, End};
 use crate::digest::Digest;
 use crate::exchange::Exchange;
 use crate::hash;
+use crate::limits::Limits;
 use crate::members::{NodeRecord, Placed};
 use crate::names::Names;
 use crate::policy::Policies;
@@ -15,7 +16,7 @@ use crate::topic_permissions::ByExchange;
 use hashbrown::HashTable;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use warren_model::command::{Permission, User};
+use warren_model::command::{ParameterKey, Permission, User, UserLimit, VhostDetails, VhostLimit};
 use warren_model::{Incarnation, NodeId, QueueId, Refusal, SessionId, ShardId};
 
 /// The replicated routing table of one node.
@@ -39,6 +40,9 @@ pub struct Table {
     pub(crate) permissions: BTreeMap<String, BTreeMap<String, Permission>>,
     /// By user, then virtual host and exchange.
     pub(crate) topic_permissions: BTreeMap<String, ByExchange>,
+    /// JSON of the virtual hosts' parameters.
+    pub(crate) parameters: BTreeMap<ParameterKey, String>,
+    pub(crate) user_limits: BTreeMap<String, Limits<UserLimit>>,
     pub(crate) globals: BTreeMap<String, String>,
     pub(crate) vhost_numbers: BTreeMap<Arc<str>, u32>,
     pub(crate) vhosts: Slab<Vhost>,
@@ -62,6 +66,8 @@ pub(crate) struct Vhost {
     pub exchanges: BTreeMap<Arc<str>, u32>,
     pub queues: BTreeMap<Arc<str>, u32>,
     pub policies: Policies,
+    pub limits: Limits<VhostLimit>,
+    pub details: VhostDetails,
 }
 
 fn name_hash(vhost: u32, name: &[u8]) -> u64 {

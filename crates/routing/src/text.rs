@@ -26,6 +26,12 @@ pub(crate) fn default_exchange() -> Refusal {
     Refusal::access_refused("operation not permitted on the default exchange")
 }
 
+pub(crate) fn queue_limit(vhost: &str, name: &str, limit: u64) -> Refusal {
+    Refusal::precondition_failed(format!(
+        "cannot declare queue '{name}': queue limit in vhost '{vhost}' ({limit}) is reached"
+    ))
+}
+
 /// `kind` is `queue` or `exchange`.
 pub(crate) fn reserved(kind: &str, name: &str) -> Refusal {
     Refusal::access_refused(format!(

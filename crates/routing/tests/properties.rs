@@ -6,7 +6,10 @@ mod world;
 
 use proptest::prelude::*;
 use std::collections::BTreeSet;
-use warren_model::command::{Binding, DeclareExchange, DeclareQueue, Destination, Place};
+use warren_model::command::{
+    Binding, DeclareExchange, DeclareQueue, Destination, ParameterKey, PasswordHashing, Place,
+    User, UserLimit, VhostDetails, VhostLimit,
+};
 use warren_model::{Command, Incarnation, NodeId, ShardId};
 use warren_protocol::{OwnedTable, OwnedValue, Table as FieldTable};
 use warren_routing::{Applied, BindingView, Publish, Route, Table};
@@ -116,6 +119,36 @@ fn declare_queue() -> impl Strategy<Value = Command> {
     )
 }
 
+/// What makes a command that sets a limit.
+fn limited() -> impl Strategy<Value = fn(Option<i64>) -> Command> {
+    fn queues(value: Option<i64>) -> Command {
+        Command::SetVhostLimit {
+            vhost: "/".into(),
+            limit: VhostLimit::MaxQueues,
+            value,
+        }
+    }
+    fn connections(value: Option<i64>) -> Command {
+        Command::SetVhostLimit {
+            vhost: "/".into(),
+            limit: VhostLimit::MaxConnections,
+            value,
+        }
+    }
+    fn channels(value: Option<i64>) -> Command {
+        Command::SetUserLimit {
+            user: "u".into(),
+            limit: UserLimit::MaxChannels,
+            value,
+        }
+    }
+    prop::sample::select(vec![
+        queues as fn(Option<i64>) -> Command,
+        connections,
+        channels,
+    ])
+}
+
 fn command() -> impl Strategy<Value = Command> {
     prop_oneof![
         8 => declare_exchange(),
@@ -132,6 +165,20 @@ fn command() -> impl Strategy<Value = Command> {
         1 => (0..5u16, 1..4u64).prop_map(|(shard, node)| Command::MoveShard { shard: ShardId(shard), to: NodeId(node) }),
         1 => (0..5u16, proptest::collection::vec((1..4u64).prop_map(NodeId), 1..4)).prop_map(|(shard, replicas)| Command::PlaceShards {
             placements: vec![warren_model::command::Placement { shard: ShardId(shard), replicas }]
+        }),
+        2 => (limited(), prop::option::of(-1..5i64)).prop_map(|(limit, value)| limit(value)),
+        1 => Just(Command::PutUser(User { name: "u".into(), password_hash: vec![], hashing: PasswordHashing::SaltedSha256, tags: vec![] })),
+        1 => Just(Command::DeleteUser { name: "u".into() }),
+        1 => prop_oneof![Just(None), Just(Some("quorum")), Just(Some("classic")), Just(Some("none"))].prop_map(|kind| Command::SetVhostDetails {
+            vhost: "/".into(),
+            details: VhostDetails { default_queue_type: kind.map(Into::into), ..VhostDetails::default() }
+        }),
+        1 => (0..3u8, prop::option::of(0..3u8)).prop_map(|(name, value)| {
+            let parameter = ParameterKey { vhost: "/".into(), component: "c".into(), name: name.to_string() };
+            match value {
+                Some(value) => Command::PutParameter { parameter, value: value.to_string() },
+                None => Command::DeleteParameter(parameter),
+            }
         }),
         1 => Just(Command::DeleteVhost { name: "/".into() }),
         2 => Just(Command::PutVhost { name: "/".into() }),

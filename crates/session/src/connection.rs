@@ -126,6 +126,8 @@ pub struct Session {
     pub(crate) core: Core,
     /// By channel number.
     pub(crate) channels: Vec<Option<Box<Channel>>>,
+    /// How many of them there are.
+    open_channels: usize,
     pub(crate) phase: Phase,
     pub(crate) identity: Identity,
     pub(crate) limits: Limits,
@@ -177,6 +179,7 @@ impl Session {
         Self {
             core,
             channels: Vec::new(),
+            open_channels: 0,
             phase: Phase::Header,
             identity,
             limits,
@@ -256,7 +259,7 @@ impl Session {
 
     /// Open channels.
     pub fn channel_count(&self) -> usize {
-        self.channels.iter().flatten().count()
+        self.open_channels
     }
 
     /// Takes bytes from the client, and returns how many of them it is done with. Offer the rest again with more behind it, or, when all of it was
@@ -456,17 +459,24 @@ impl Session {
             self.fault(0, error.into(), (20, 10), host);
             return;
         }
+        if let Err(refusal) = host.open_channel(self.open_channels) {
+            let text = format!("NOT_ALLOWED - {}", refusal.text);
+            self.close(NOT_ALLOWED, &text, (0, 0), host);
+            return;
+        }
         let index = usize::from(number);
         if self.channels.len() <= index {
             self.channels.resize_with(index + 1, || None);
         }
         self.channels[index] = Some(Box::new(Channel::new(number)));
+        self.open_channels += 1;
         Method::ChannelOpenOk.write(number, &mut self.core.out);
     }
 
     fn remove_closed(&mut self, number: u16) {
         if std::mem::take(&mut self.core.channel_closed) {
             self.channels[usize::from(number)] = None;
+            self.open_channels = self.open_channels.saturating_sub(1);
         }
     }
 
@@ -618,6 +628,7 @@ impl Session {
             host.release(consumer);
         }
         self.channels.clear();
+        self.open_channels = 0;
         self.core.dirty.clear();
         (self.core.under_way, self.core.backlog) = (0, 0);
     }

@@ -146,6 +146,8 @@ pub trait Host {
     fn admit(&mut self, user: &str) -> Result<(), String>;
     /// Whether the user may open the virtual host; the refusal is 530's text.
     fn open_vhost(&mut self, user: &str, vhost: &str) -> Result<(), Refusal>;
+    /// Whether one more channel may be opened beside those that are; the refusal is 530's text.
+    fn open_channel(&mut self, open: usize) -> Result<(), Refusal>;
 
     /// Whether look-ups can be trusted now: not while the node's table may lack what others were told. Then the method waits, and is refused when it has
     /// waited for long.

@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::commands::{
     alias, binding, channel, check, cluster, completions, connection, consumer, definitions,
-    exchange, message, node, parameter, password, permission, policy, queue, ring, routing,
+    exchange, limit, message, node, parameter, password, permission, policy, queue, ring, routing,
     topic_permission, user, vhost,
 };
 
@@ -118,7 +118,10 @@ pub enum Noun {
     /// Bounds that operators set to policies.
     #[command(subcommand)]
     OperatorPolicy(policy::Verb),
-    /// Global parameters.
+    /// How many connections, queues and channels virtual hosts and users may have.
+    #[command(subcommand)]
+    Limit(limit::Verb),
+    /// Parameters: JSON under a name, of the cluster or of a component in a virtual host.
     #[command(subcommand)]
     Parameter(parameter::Verb),
     /// Client connections.

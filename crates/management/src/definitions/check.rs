@@ -6,7 +6,10 @@
 use super::read::Definitions;
 use crate::CHUNK;
 use crate::error::Error;
-use warren_model::command::{DeclareExchange, DeclareQueue, Destination, NodeUp, Place};
+use crate::queues::NewQueue;
+use warren_model::command::{
+    DeclareExchange, DeclareQueue, Destination, NodeUp, Place, VhostLimit,
+};
 use warren_model::{Command, Incarnation, NodeId, Outcome, SessionId, ShardId};
 use warren_node::Node;
 use warren_routing::{Applied, Table};
@@ -17,6 +20,7 @@ const SHARD: Place = Place::Shard(ShardId(0));
 
 /// Refuses an import of which something would be refused, naming that.
 pub(super) async fn check(node: &Node, definitions: &Definitions) -> Result<(), Error> {
+    within_queue_limits(&node.metadata().table().read(), definitions)?;
     let mut table = Table::new();
     let context = context(node, definitions).await;
     for chunk in context.chunks(CHUNK) {
@@ -36,6 +40,25 @@ pub(super) async fn check(node: &Node, definitions: &Definitions) -> Result<(), 
             }
         }
         tokio::task::yield_now().await;
+    }
+    Ok(())
+}
+
+/// Refuses queues that would pass their virtual host's limit. The table that is tried on has not all of its queues, so this is counted here.
+fn within_queue_limits(table: &Table, definitions: &Definitions) -> Result<(), Error> {
+    for (vhost, _) in table.all_vhost_limits() {
+        let Some(limit) = table.vhost_bound(vhost, VhostLimit::MaxQueues) else {
+            continue;
+        };
+        let is_new =
+            |queue: &&NewQueue| queue.vhost == vhost && table.queue(vhost, &queue.name).is_none();
+        let new = definitions.queues.iter().filter(is_new).count();
+        let known = table.queue_count_of(vhost);
+        if new > 0 && (known + new) as u64 > limit {
+            return Err(Error::bad_request(format!(
+                "nothing is imported, since vhost '{vhost}' has {known} queues, {new} more are given, and its limit is {limit}: raise that first"
+            )));
+        }
     }
     Ok(())
 }
@@ -89,6 +112,15 @@ async fn context(node: &Node, definitions: &Definitions) -> Vec<Command> {
             Destination::Exchange(name) => live.exchange(&binding.vhost, name).await,
         }
     }
+    // After the queues that are there, whose type does not change any more.
+    let table = node.metadata().table().read();
+    for vhost in table.vhosts() {
+        let details = table.vhost_details(vhost).cloned().unwrap_or_default();
+        let vhost = vhost.to_owned();
+        live.commands
+            .push(Command::SetVhostDetails { vhost, details });
+    }
+    drop(table);
     live.commands
 }
 
@@ -158,9 +190,11 @@ impl Live<'_> {
 /// The import's commands, in an order in which they can succeed.
 fn commands(definitions: &Definitions, session: SessionId) -> Vec<Command> {
     let vhosts = definitions.vhosts.iter().cloned();
+    let details = definitions.details.iter().cloned();
     let queues = definitions.queues.iter();
     vhosts
         .map(|name| Command::PutVhost { name })
+        .chain(details)
         .chain(definitions.users.iter().cloned().map(Command::PutUser))
         .chain(
             definitions
@@ -186,6 +220,8 @@ fn commands(definitions: &Definitions, session: SessionId) -> Vec<Command> {
                 .map(Command::SetTopicPermission),
         )
         .chain(definitions.policies.iter().cloned().map(Command::PutPolicy))
+        .chain(definitions.limits.iter().cloned())
+        .chain(definitions.parameters.iter().cloned())
         .collect()
 }
 
@@ -193,6 +229,7 @@ fn commands(definitions: &Definitions, session: SessionId) -> Vec<Command> {
 fn described(command: &Command) -> String {
     match command {
         Command::PutVhost { name } => format!("vhost '{name}'"),
+        Command::SetVhostDetails { vhost, .. } => format!("vhost '{vhost}'"),
         Command::PutUser(user) => format!("user '{}'", user.name),
         Command::SetPermission(permission) => format!(
             "the permission of user '{}' in vhost '{}'",
@@ -218,6 +255,12 @@ fn described(command: &Command) -> String {
         Command::PutPolicy(policy) => {
             format!("policy '{}' in vhost '{}'", policy.name, policy.vhost)
         }
+        Command::PutParameter { parameter, .. } => format!(
+            "parameter '{}' of component '{}' in vhost '{}'",
+            parameter.name, parameter.component, parameter.vhost
+        ),
+        Command::SetVhostLimit { vhost, .. } => format!("a limit of vhost '{vhost}'"),
+        Command::SetUserLimit { user, .. } => format!("a limit of user '{user}'"),
         Command::FoundCluster { .. }
         | Command::NodeUp(_)
         | Command::NodeDown { .. }
@@ -234,6 +277,7 @@ fn described(command: &Command) -> String {
         | Command::PlaceShards { .. }
         | Command::ClearTopicPermissions { .. }
         | Command::DeletePolicy { .. }
+        | Command::DeleteParameter(_)
         | Command::PutGlobalParameter { .. }
         | Command::DeleteGlobalParameter { .. } => format!("{command:?}"),
     }

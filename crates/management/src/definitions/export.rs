@@ -7,7 +7,9 @@ use super::put_arguments;
 use crate::access::Access;
 use crate::error::Error;
 use crate::extract::Names;
-use crate::{CHUNK, Shared, globals, permissions, policies, topic_permissions, users};
+use crate::{
+    CHUNK, Shared, globals, parameters, permissions, policies, topic_permissions, users, vhosts,
+};
 use axum::extract::State;
 use axum::{Extension, Json};
 use serde_json::{Value, json};
@@ -34,15 +36,15 @@ pub(crate) async fn all(
     access.administrator()?;
     let (mut answer, vhosts) = {
         let table = node.metadata().table().read();
-        let vhosts: Vec<String> = table.vhosts().map(str::to_owned).collect();
+        let names: Vec<String> = table.vhosts().map(str::to_owned).collect();
         let answer = json!({
-            "users": table.users().map(users::described).collect::<Vec<_>>(),
-            "vhosts": vhosts.iter().map(|name| json!({"name": name})).collect::<Vec<_>>(),
+            "users": table.users().map(|user| users::described(&table, user)).collect::<Vec<_>>(),
+            "vhosts": names.iter().map(|name| vhosts::exported(&table, name)).collect::<Vec<_>>(),
             "permissions": table.permissions().map(permissions::described).collect::<Vec<_>>(),
             "topic_permissions": table.topic_permissions().map(topic_permissions::described).collect::<Vec<_>>(),
             "global_parameters": table.global_parameters().map(globals::described).collect::<Vec<_>>(),
         });
-        (answer, vhosts)
+        (answer, names)
     };
     let mut lists = Lists::default();
     for vhost in &vhosts {
@@ -82,17 +84,16 @@ impl Lists {
         };
         {
             let table = node.metadata().table().read();
-            let of_kind = |operator| table.policies(vhost, operator);
             let narrowed = |mut row: Value| {
                 if let Some(fields) = row.as_object_mut().filter(|_| !say_vhost) {
                     fields.remove("vhost");
                 }
                 row
             };
-            let user = of_kind(false).map(policies::described);
+            let user = table.policies(vhost, false).map(policies::described);
             self.policies.extend(user.map(narrowed));
-            let operator = of_kind(true).map(policies::as_parameter);
-            self.parameters.extend(operator.map(narrowed));
+            let parameters = parameters::rows(&table, vhost).into_iter();
+            self.parameters.extend(parameters.map(narrowed));
         }
         let mut sources = BTreeSet::new();
         for exchange in node.metadata().table().read().exchanges(vhost) {
@@ -109,18 +110,16 @@ impl Lists {
         let mut after = String::new();
         loop {
             let mut seen = 0;
-            for queue in node
-                .metadata()
-                .table()
-                .read()
-                .queues_after(vhost, &after.clone())
-                .take(CHUNK)
             {
-                seen += 1;
-                queue.name.clone_into(&mut after);
-                if queue.exclusive.is_none() {
-                    queues.insert(queue.name.to_owned());
-                    put(&mut self.queues, of_queue(&queue), queue.arguments);
+                let table = node.metadata().table().read();
+                for queue in table.queues_after(vhost, &after.clone()).take(CHUNK) {
+                    seen += 1;
+                    queue.name.clone_into(&mut after);
+                    if queue.exclusive.is_none() {
+                        queues.insert(queue.name.to_owned());
+                        let arguments = table.redeclarable_arguments(&queue);
+                        put(&mut self.queues, of_queue(&queue), &arguments);
+                    }
                 }
             }
             if seen < CHUNK {

@@ -90,12 +90,15 @@ fn counted(definitions: &Definitions) -> Value {
         "policies": definitions.policies.len(),
         "global_parameters": definitions.globals.len(),
         "topic_permissions": definitions.topic_permissions.len(),
+        "parameters": definitions.parameters.iter().filter(|set| !is_nothing(set)).count(),
+        "limits": definitions.limits.iter().filter(|limit| !is_nothing(limit)).count(),
     })
 }
 
 async fn carry_out(node: &Node, definitions: Definitions) -> Result<(), Error> {
     let Definitions {
         vhosts,
+        details,
         users,
         permissions,
         exchanges,
@@ -104,9 +107,12 @@ async fn carry_out(node: &Node, definitions: Definitions) -> Result<(), Error> {
         policies,
         globals,
         topic_permissions,
+        limits,
+        parameters,
     } = definitions;
     let put_vhost = |name| Command::PutVhost { name };
     propose(node, vhosts.into_iter().map(put_vhost).collect()).await?;
+    propose(node, details).await?;
     propose(node, users.into_iter().map(Command::PutUser).collect()).await?;
     let permissions = permissions.into_iter().map(Command::SetPermission);
     propose(node, permissions.collect()).await?;
@@ -123,7 +129,15 @@ async fn carry_out(node: &Node, definitions: Definitions) -> Result<(), Error> {
     propose(node, bindings.into_iter().map(Command::Bind).collect()).await?;
     let put_global = |(name, value)| Command::PutGlobalParameter { name, value };
     propose(node, globals.into_iter().map(put_global).collect()).await?;
-    propose(node, policies.into_iter().map(Command::PutPolicy).collect()).await
+    propose(node, policies.into_iter().map(Command::PutPolicy).collect()).await?;
+    // Last, so that they do not stand in the way of what is imported.
+    propose(node, limits).await?;
+    propose(node, parameters).await
+}
+
+/// Whether a command only takes a limit away.
+fn is_nothing(limit: &Command) -> bool {
+    matches!(limit, Command::SetVhostLimit { value: None, .. })
 }
 
 async fn propose(node: &Node, commands: Vec<Command>) -> Result<(), Error> {

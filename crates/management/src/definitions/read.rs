@@ -1,6 +1,6 @@
 //! What an import asks for, read from JSON; the first thing that makes no sense is an error that names it.
 //!
-//! What has no equivalent here (policies, parameters, limits and whatever else a list holds) is not dropped in silence: it is refused, unless the request
+//! What has no equivalent here (whatever a list of another name holds) is not dropped in silence: it is refused, unless the request
 //! says that it is to be ignored. Only what RabbitMQ notes of itself among the global parameters is passed over.
 
 use super::arguments;
@@ -8,11 +8,16 @@ use crate::error::Error;
 use crate::extract::Body;
 use crate::policies::Kind;
 use crate::queues::NewQueue;
-use crate::{check_name, globals, permissions, policies, topic_permissions, users};
+use crate::{
+    check_name, globals, limits, parameters, permissions, policies, topic_permissions, users,
+    vhosts,
+};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use warren_model::Command;
 use warren_model::command::{
-    Binding, DeclareExchange, Destination, Permission, Policy, TopicPermission, User,
+    Binding, DeclareExchange, Destination, ParameterKey, Permission, Policy, TopicPermission, User,
+    VhostDetails,
 };
 use warren_node::Node;
 
@@ -31,6 +36,8 @@ const ABOUT_THE_CLUSTER: [&str; 3] = ["cluster_name", "internal_cluster_id", "cl
 #[derive(Debug, Default)]
 pub(super) struct Definitions {
     pub(super) vhosts: Vec<String>,
+    /// What is said of virtual hosts, as what sets it.
+    pub(super) details: Vec<Command>,
     pub(super) users: Vec<User>,
     pub(super) permissions: Vec<Permission>,
     pub(super) exchanges: Vec<DeclareExchange>,
@@ -39,6 +46,10 @@ pub(super) struct Definitions {
     pub(super) policies: Vec<Policy>,
     pub(super) globals: Vec<(String, String)>,
     pub(super) topic_permissions: Vec<TopicPermission>,
+    /// Limits of virtual hosts and users, as what sets them.
+    pub(super) limits: Vec<Command>,
+    /// Parameters, with those that are operator policies and limits, as what sets them.
+    pub(super) parameters: Vec<Command>,
 }
 
 struct Reader<'a> {
@@ -69,21 +80,42 @@ pub(super) fn definitions(
             reader.note(name);
         }
     }
-    let operators = reader.take_operator_policies()?;
+    let vhosts = reader.list("vhosts", |body| {
+        let name = name(body)?;
+        let limits = limits::read_vhost(&name, body.0.get("limits").unwrap_or(&Value::Null))?;
+        let details = vhost_details(&name, body)?;
+        Ok((name, (details, limits)))
+    })?;
+    let users = reader.list("users", |body| {
+        let user = user(node, body)?;
+        let limits = limits::read_user(&user.name, body.0.get("limits").unwrap_or(&Value::Null))?;
+        Ok((user, limits))
+    })?;
+    let (vhosts, of_vhosts): (Vec<_>, Vec<_>) = vhosts.into_iter().unzip();
+    let (details, of_vhosts): (Vec<_>, Vec<_>) = of_vhosts.into_iter().unzip();
+    let (users, of_users): (Vec<_>, Vec<_>) = users.into_iter().unzip();
+    let parameters = reader.list("parameters", |body| {
+        let parameter = ParameterKey {
+            vhost: named(body, "vhost")?,
+            component: named(body, "component")?,
+            name: name(body)?,
+        };
+        parameters::read(parameter, body)
+    })?;
+    let limits = [of_vhosts, of_users].concat().concat();
     let definitions = Definitions {
         topic_permissions: reader.list("topic_permissions", |body| {
             topic_permissions::read(named(body, "user")?, named(body, "vhost")?, body)
         })?,
         globals: reader.list_of("global_parameters", is_of_the_cluster, globals::read)?,
-        policies: {
-            let mut all = reader.list("policies", |body| {
-                policies::read(Kind::Policy, named(body, "vhost")?, name(body)?, body)
-            })?;
-            all.extend(operators);
-            all
-        },
-        vhosts: reader.list("vhosts", vhost_name)?,
-        users: reader.list("users", |body| user(node, body))?,
+        policies: reader.list("policies", |body| {
+            policies::read(Kind::Policy, named(body, "vhost")?, name(body)?, body)
+        })?,
+        parameters: parameters.into_iter().flatten().collect(),
+        vhosts,
+        details: details.into_iter().flatten().collect(),
+        users,
+        limits,
         permissions: reader.list("permissions", |body| {
             permissions::read(
                 body.text("user")?.to_owned(),
@@ -130,35 +162,10 @@ impl Reader<'_> {
             if passed_over(&item) {
                 continue;
             }
-            let one = self.item(item).and_then(|body| {
-                if body.0.get("limits").is_some_and(is_something) {
-                    *self.left_out.entry("limits".into()).or_default() += 1;
-                }
-                read(&body)
-            });
+            let one = self.item(item).and_then(|body| read(&body));
             all.push(one.map_err(|error| error.within(&format!("{list}[{position}]")))?);
         }
         Ok(all)
-    }
-
-    /// The parameters that operator policies are, in RabbitMQ's exports; what remains has no equivalent.
-    fn take_operator_policies(&mut self) -> Result<Vec<Policy>, Error> {
-        let Some(Value::Array(items)) = self.lists.get_mut("parameters") else {
-            return Ok(Vec::new());
-        };
-        let is_operator = |item: &mut Value| item["component"] == policies::OPERATOR_COMPONENT;
-        let taken: Vec<Value> = items.extract_if(.., is_operator).collect();
-        let read = |item| {
-            let body = self.item(item)?;
-            let (vhost, name) = (named(&body, "vhost")?, name(&body)?);
-            let value = body.0.get("value").cloned().unwrap_or_default();
-            let Value::Object(value) = value else {
-                return Err(Error::bad_request("its value must be an object"));
-            };
-            policies::read(Kind::Operator, vhost, name, &Body(value))
-        };
-        let all = taken.into_iter().map(read).collect::<Result<_, _>>();
-        all.map_err(|error: Error| error.within("parameters"))
     }
 
     /// An item, with its virtual host.
@@ -216,15 +223,6 @@ fn is_of_the_cluster(item: &Value) -> bool {
     ABOUT_THE_CLUSTER.contains(&item["name"].as_str().unwrap_or_default())
 }
 
-fn is_something(value: &Value) -> bool {
-    match value {
-        Value::Null => false,
-        Value::Array(items) => !items.is_empty(),
-        Value::Object(fields) => !fields.is_empty(),
-        Value::Bool(_) | Value::Number(_) | Value::String(_) => true,
-    }
-}
-
 fn name(body: &Body) -> Result<String, Error> {
     named(body, "name")
 }
@@ -235,8 +233,19 @@ fn named(body: &Body, key: &str) -> Result<String, Error> {
     Ok(name.to_owned())
 }
 
-fn vhost_name(body: &Body) -> Result<String, Error> {
-    name(body)
+/// What a row says of a virtual host, if it says anything. RabbitMQ says it beside the name, under `metadata`, or both.
+fn vhost_details(vhost: &str, body: &Body) -> Result<Option<Command>, Error> {
+    let mut said = body.0.clone();
+    if let Some(Value::Object(metadata)) = body.0.get("metadata") {
+        for (key, value) in metadata {
+            said.entry(key.clone()).or_insert_with(|| value.clone());
+        }
+    }
+    let details = vhosts::details(&Body(said), VhostDetails::default())?;
+    Ok(details.map(|details| Command::SetVhostDetails {
+        vhost: vhost.to_owned(),
+        details,
+    }))
 }
 
 fn user(node: &Node, body: &Body) -> Result<User, Error> {

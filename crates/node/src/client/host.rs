@@ -3,6 +3,7 @@
 use super::requests::unavailable;
 use super::{ATTACHMENT_SHIFT, Attachment, Client, Target, Then};
 use crate::connection::Inbox;
+use crate::limits::ConnectionBounds;
 use crate::node::UnderWay;
 use crate::permissions::Access;
 use crate::routes::Hop;
@@ -10,7 +11,9 @@ use crate::wire::{Ask, Call, Settled};
 use crate::worker::COMMAND_DEADLINE;
 use smallvec::SmallVec;
 use tokio::time::Instant;
-use warren_model::command::{Binding, DeclareExchange, DeclareQueue, Destination, Place};
+use warren_model::command::{
+    Binding, DeclareExchange, DeclareQueue, Destination, Place, UserLimit,
+};
 use warren_model::{Command, QueueRef, Refusal, SessionId, Settlement, Subscription};
 use warren_placement::shard_of;
 use warren_protocol::{Value, property_flags};
@@ -38,7 +41,12 @@ impl Host for Client {
         if !table.vhost_exists(vhost) {
             return Err(Refusal::new(530, format!("vhost {vhost} not found")));
         }
-        if table.permission(user, vhost).is_none() {
+        let permitted = table.permission(user, vhost).is_some();
+        let bounds = ConnectionBounds::of(&table, vhost, user);
+        drop(table);
+        let in_use = self.node.in_use();
+        self.used = in_use.open(vhost, user, bounds, permitted)?;
+        if !permitted {
             return Err(Refusal::new(
                 530,
                 format!("access to vhost '{vhost}' refused for user '{user}'"),
@@ -46,6 +54,20 @@ impl Host for Client {
         }
         self.vhost = vhost.to_owned();
         self.user = user.to_owned();
+        self.node.usage_changed();
+        Ok(())
+    }
+
+    fn open_channel(&mut self, open: usize) -> Result<(), Refusal> {
+        let node = &self.node;
+        let bound = {
+            let table = node.metadata().table().read();
+            table.user_bound(&self.user, UserLimit::MaxChannels)
+        };
+        if let Some(used) = &mut self.used {
+            node.in_use().open_channel(used, open as u64, bound)?;
+            node.usage_changed();
+        }
         Ok(())
     }
 

@@ -11,6 +11,7 @@ mod publish;
 mod requests;
 
 use crate::connection::Inbox;
+use crate::limits::Used;
 use crate::node::{Node, UnderWay};
 use crate::owners::Address;
 use crate::permissions::Permissions;
@@ -28,7 +29,7 @@ use warren_model::command::Place;
 use warren_model::message::Message;
 use warren_model::{ConsumerId, NodeId, QueueRef, SessionId, Settlement, ShardId, Subscription};
 use warren_routing::Route;
-use warren_session::{Delivered, Host as _, Session};
+use warren_session::{Delivered, Host as _, Phase, Session};
 
 /// A batch is sent before the end of the turn when it is this large.
 const BATCH_BYTES: usize = 256 * 1024;
@@ -155,6 +156,8 @@ pub(crate) struct Client {
     vhost: String,
     user: String,
     permissions: Permissions,
+    /// What it is counted as, while it is open.
+    used: Option<Used>,
     /// Whether this node may route now; asked anew each turn.
     routable: bool,
     unroutable_since: Option<Instant>,
@@ -194,6 +197,7 @@ impl Client {
             vhost: String::new(),
             user: String::new(),
             permissions: Permissions::default(),
+            used: None,
             routable: false,
             unroutable_since: None,
             cache: RouteCache::default(),
@@ -234,6 +238,26 @@ impl Client {
     /// Whether publishes are taken now.
     pub(crate) fn can_publish(&self) -> bool {
         self.routable && !self.node.alarm()
+    }
+
+    /// Keeps the account of connections and channels: after a turn, so that a close has counted before the client is told of it.
+    pub(crate) fn count_use(&mut self, session: &Session) {
+        let in_use = self.node.in_use();
+        let changed = match (&mut self.used, session.phase()) {
+            (None, _) => false,
+            (Some(used), Phase::Running) => {
+                in_use.count_channels(used, session.channel_count() as u64)
+            }
+            (Some(_), _) => self.count_out(),
+        };
+        if changed {
+            self.node.usage_changed();
+        }
+    }
+
+    fn count_out(&mut self) -> bool {
+        let used = self.used.take();
+        used.map(|used| self.node.in_use().close(used)).is_some()
     }
 
     /// Messages for the session's consumers.
@@ -329,6 +353,9 @@ impl Client {
     /// The connection is over.
     pub(crate) fn gone(&mut self) {
         self.flush();
+        if self.count_out() {
+            self.node.usage_changed();
+        }
         for &address in &self.known_to {
             let _ = self
                 .node

@@ -466,3 +466,17 @@ fn small_answers() {
         ),
     ]);
 }
+
+#[test]
+fn a_channel_too_many_closes_the_connection_and_closed_ones_do_not_count() {
+    let mut peer = Peer::open();
+    peer.host.channels_max = Some(2);
+    peer.open_channel(2);
+    peer.method(2, close_channel(200, "bye", (0, 0)));
+    peer.expect(&[M(2, Method::ChannelCloseOk)]);
+    assert_eq!(peer.session.channel_count(), 1);
+    peer.open_channel(3);
+    peer.method(4, Method::ChannelOpen);
+    peer.expect_connection_close(530, "NOT_ALLOWED - 2 channels are open", (0, 0));
+    assert_eq!(peer.session.channel_count(), 0);
+}

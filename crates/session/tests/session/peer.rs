@@ -55,6 +55,8 @@ pub struct FakeHost {
     pub held: usize,
     /// Fences wait for the test to answer them, like other requests.
     pub hold_fences: bool,
+    /// No more channels than these may be open.
+    pub channels_max: Option<usize>,
     uniques: u32,
 }
 
@@ -124,6 +126,15 @@ impl Host for FakeHost {
                 "access to vhost 'forbidden' refused for user '{user}'"
             ))),
             _ => Err(Refusal::not_found(format!("vhost {vhost} not found"))),
+        }
+    }
+
+    fn open_channel(&mut self, open: usize) -> Result<(), Refusal> {
+        match self.channels_max {
+            Some(most) if open >= most => {
+                Err(Refusal::new(530, format!("{open} channels are open")))
+            }
+            Some(_) | None => Ok(()),
         }
     }
 

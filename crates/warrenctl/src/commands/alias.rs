@@ -6,8 +6,8 @@ use clap::{Args, Subcommand};
 
 use super::listing::InVhost;
 use super::{
-    Context, channel, check, cluster, connection, consumer, definitions, parameter, permission,
-    policy, queue, topic_permission, user, vhost,
+    Context, channel, check, cluster, connection, consumer, definitions, limit, parameter,
+    permission, policy, queue, topic_permission, user, vhost,
 };
 use crate::client::segment;
 use crate::failure::Failure;
@@ -62,8 +62,13 @@ pub enum Command {
     #[command(after_help = "Example: warrenctl set_user_tags alice monitoring")]
     SetUserTags(Tags),
     /// Make a virtual host.
-    #[command(after_help = "Example: warrenctl add_vhost shop")]
-    AddVhost(Name),
+    #[command(
+        after_help = "Example: warrenctl add_vhost shop --description Orders --default-queue-type quorum"
+    )]
+    AddVhost(vhost::Declare),
+    /// Change what is said of a virtual host.
+    #[command(after_help = "Example: warrenctl update_vhost_metadata shop --tags production,eu")]
+    UpdateVhostMetadata(vhost::Declare),
     /// Delete a virtual host.
     #[command(after_help = "Example: warrenctl delete_vhost shop")]
     DeleteVhost(Name),
@@ -107,6 +112,39 @@ pub enum Command {
     /// Take an operator policy away.
     #[command(after_help = "Example: warrenctl clear_operator_policy -p / short")]
     ClearOperatorPolicy(UserInVhost),
+    /// List the limits of a virtual host, or of all.
+    #[command(after_help = "Example: warrenctl list_vhost_limits --global")]
+    ListVhostLimits(VhostLimits),
+    /// Set the limits of a virtual host; those that are not named are taken away.
+    #[command(
+        after_help = "Example: warrenctl set_vhost_limits -p shop '{\"max-connections\": 100, \"max-queues\": 50}'"
+    )]
+    SetVhostLimits(SetVhostLimits),
+    /// Take all limits of a virtual host away.
+    #[command(after_help = "Example: warrenctl clear_vhost_limits -p shop")]
+    ClearVhostLimits(Vhost),
+    /// List the limits of a user, or of all.
+    #[command(after_help = "Example: warrenctl list_user_limits --of-user alice")]
+    ListUserLimits(UserLimits),
+    /// Set limits of a user.
+    #[command(
+        after_help = "Example: warrenctl set_user_limits alice '{\"max-connections\": 5, \"max-channels\": 50}'"
+    )]
+    SetUserLimits(SetUserLimits),
+    /// Take a limit of a user away, or `all`.
+    #[command(after_help = "Example: warrenctl clear_user_limits alice max-channels")]
+    ClearUserLimits(ClearUserLimits),
+    /// List the parameters of a virtual host.
+    #[command(after_help = "Example: warrenctl list_parameters -p /")]
+    ListParameters(Vhost),
+    /// Set a parameter of a virtual host.
+    #[command(
+        after_help = "Example: warrenctl set_parameter -p / shovel move '{\"src-queue\": \"a\"}'"
+    )]
+    SetParameter(SetParameter),
+    /// Take a parameter of a virtual host away.
+    #[command(after_help = "Example: warrenctl clear_parameter -p / shovel move")]
+    ClearParameter(ClearParameter),
     /// List global parameters.
     #[command(after_help = "Example: warrenctl list_global_parameters")]
     ListGlobalParameters,
@@ -247,6 +285,79 @@ pub struct UserInVhost {
     name: String,
 }
 
+/// A parameter and its value.
+#[derive(Debug, Args)]
+pub struct SetParameter {
+    #[command(flatten)]
+    vhost: Vhost,
+    /// The component.
+    component: String,
+    #[command(flatten)]
+    set: parameter::Set,
+}
+
+/// A parameter.
+#[derive(Debug, Args)]
+pub struct ClearParameter {
+    #[command(flatten)]
+    vhost: Vhost,
+    /// The component.
+    component: String,
+    /// The name.
+    name: String,
+}
+
+/// Whose limits to list.
+#[derive(Debug, Args)]
+pub struct VhostLimits {
+    #[command(flatten)]
+    vhost: Vhost,
+    /// Of all virtual hosts.
+    #[arg(long)]
+    global: bool,
+}
+
+/// A virtual host's limits.
+#[derive(Debug, Args)]
+pub struct SetVhostLimits {
+    #[command(flatten)]
+    vhost: Vhost,
+    /// The limits, in JSON.
+    #[arg(value_parser = parameter::json_value)]
+    limits: serde_json::Value,
+}
+
+/// Whose limits to list. rabbitmqctl's `--user` names who asks, here.
+#[derive(Debug, Args)]
+#[group(multiple = false)]
+pub struct UserLimits {
+    /// Of this user.
+    #[arg(long, value_name = "NAME")]
+    of_user: Option<String>,
+    /// Of all users; so it is without `--of-user`.
+    #[arg(long)]
+    global: bool,
+}
+
+/// A user's limits.
+#[derive(Debug, Args)]
+pub struct SetUserLimits {
+    /// The user.
+    name: String,
+    /// The limits, in JSON.
+    #[arg(value_parser = parameter::json_value)]
+    limits: serde_json::Value,
+}
+
+/// Which limits of a user go.
+#[derive(Debug, Args)]
+pub struct ClearUserLimits {
+    /// The user.
+    name: String,
+    /// The limit, or `all`.
+    limit: String,
+}
+
 /// A user's permissions in a virtual host.
 #[derive(Debug, Args)]
 pub struct Permissions {
@@ -373,7 +484,8 @@ pub fn run(context: &Context, command: &Command) -> Result<(), Failure> {
         }
         Command::AuthenticateUser(login) => authenticate(context, login),
         Command::SetUserTags(Tags { name, tags }) => user::set_tags(context, name, tags),
-        Command::AddVhost(Name { name }) => vhost::declare(context, name),
+        Command::AddVhost(options) => vhost::declare(context, options),
+        Command::UpdateVhostMetadata(options) => vhost::update(context, options),
         Command::DeleteVhost(Name { name }) => vhost::delete(context, name),
         Command::SetPermissions(options) => {
             let patterns = [&options.configure, &options.write, &options.read];
@@ -412,6 +524,37 @@ pub fn run(context: &Context, command: &Command) -> Result<(), Failure> {
         Command::ClearOperatorPolicy(UserInVhost { vhost, name }) => {
             policy::delete(context, policy::Kind::Operator, &in_vhost(vhost, name))
         }
+        Command::ListVhostLimits(VhostLimits { vhost, global }) => {
+            let only = (!global).then_some(vhost.vhost.as_str());
+            limit::list(context, limit::Kind::Vhost, only)
+        }
+        Command::SetVhostLimits(SetVhostLimits { vhost, limits }) => {
+            limit::set_all(context, limit::Kind::Vhost, &vhost.vhost, limits)
+        }
+        Command::ClearVhostLimits(Vhost { vhost }) => {
+            limit::clear_all(context, limit::Kind::Vhost, vhost, None)
+        }
+        Command::ListUserLimits(UserLimits { of_user, global: _ }) => {
+            limit::list(context, limit::Kind::User, of_user.as_deref())
+        }
+        Command::SetUserLimits(SetUserLimits { name, limits }) => {
+            limit::set_all(context, limit::Kind::User, name, limits)
+        }
+        Command::ClearUserLimits(ClearUserLimits { name, limit }) => {
+            let only = (limit != "all").then_some(limit.as_str());
+            limit::clear_all(context, limit::Kind::User, name, only)
+        }
+        Command::ListParameters(Vhost { vhost }) => parameter::list_of(context, None, Some(vhost)),
+        Command::SetParameter(SetParameter {
+            vhost,
+            component,
+            set,
+        }) => parameter::set_of(context, component, &vhost.vhost, set),
+        Command::ClearParameter(ClearParameter {
+            vhost,
+            component,
+            name,
+        }) => parameter::clear_of(context, component, &vhost.vhost, name),
         Command::ListGlobalParameters => parameter::list(context),
         Command::SetGlobalParameter(options) => parameter::set(context, options),
         Command::ClearGlobalParameter(Name { name }) => parameter::clear(context, name),

@@ -11,6 +11,7 @@ pub mod connection;
 pub mod consumer;
 pub mod definitions;
 pub mod exchange;
+pub mod limit;
 mod listing;
 pub mod message;
 pub mod node;
@@ -141,6 +142,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         Noun::TopicPermission(verb) => topic_permission::run(&context, verb),
         Noun::Policy(verb) => policy::run(&context, policy::Kind::Policy, verb),
         Noun::OperatorPolicy(verb) => policy::run(&context, policy::Kind::Operator, verb),
+        Noun::Limit(verb) => limit::run(&context, verb),
         Noun::Parameter(verb) => parameter::run(&context, verb),
         Noun::Connection(verb) => connection::run(&context, verb),
         Noun::Channel(verb) => channel::run(&context, verb),
