@@ -3,12 +3,30 @@
 //! Swarm testing: each run has a part of the workloads and fault kinds switched off, since what is always on hides what only shows without it.
 
 use crate::faults::{Fault, Kind};
-use crate::workloads::Workload;
+use crate::workloads::{Take, Workload};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::fmt;
 use std::time::Duration;
 use warren_node::ShardLogs;
+
+/// Seeds from this one on are about replicated queues.
+const QUEUES: u64 = 1_000_000;
+
+/// Faults that make shards change their leader, or that lose what is on its way to it.
+const CHANGING_LEADERS: [Kind; 11] = [
+    Kind::PowerLoss,
+    Kind::Kill,
+    Kind::Stop,
+    Kind::Partition,
+    Kind::Cut,
+    Kind::OneWay,
+    Kind::Hold,
+    Kind::Pause,
+    Kind::Loss,
+    Kind::SlowDisk,
+    Kind::Move,
+];
 
 /// Everything that is drawn before a run begins.
 #[derive(Clone, Debug)]
@@ -35,6 +53,8 @@ pub struct Options {
     pub drifts: Vec<f64>,
     /// How likely a client cuts its connection in the middle of what it writes, at each write.
     pub cuts: f64,
+    /// How clients take messages from queues: one of these each time.
+    pub takes: Vec<Take>,
     /// Kinds of faults of this run.
     pub kinds: Vec<Kind>,
     /// The faults, in the order of their beginnings.
@@ -63,6 +83,9 @@ impl Options {
     /// The options of a seed. Faults strike for `work`, or for as long as the seed says.
     #[must_use]
     pub fn of(seed: u64, work: Option<Duration>) -> Self {
+        if seed >= QUEUES {
+            return Self::of_queues(seed, work);
+        }
         let mut rng = StdRng::seed_from_u64(seed);
         let drawn = Duration::from_secs(rng.random_range(15..50));
         let work = work.unwrap_or(drawn);
@@ -98,6 +121,7 @@ impl Options {
             },
             drifts: drifts(&mut rng, nodes),
             cuts: *pick(&mut rng, &[0.0, 0.0, 0.0, 0.001, 0.01]),
+            takes: takes(&mut StdRng::seed_from_u64(seed ^ 0x7a4e)),
             kinds,
             faults,
             work,
@@ -107,6 +131,50 @@ impl Options {
 }
 
 impl Options {
+    /// A run that is all about replicated queues: few shards, many who publish and take, and faults close to each other that make leaders change.
+    fn of_queues(seed: u64, work: Option<Duration>) -> Self {
+        use Workload::{Consume, Publish};
+        let mut rng = StdRng::seed_from_u64(seed);
+        let drawn = Duration::from_secs(rng.random_range(10..25));
+        let work = work.unwrap_or(drawn);
+        let nodes = *pick(&mut rng, &[3, 3, 3, 3, 5]);
+        let latency_min = Duration::from_micros(*pick(&mut rng, &[200, 500, 2000]));
+        let latency = (
+            latency_min,
+            latency_min + Duration::from_millis(*pick(&mut rng, &[1, 2, 10])),
+        );
+        let kinds: Vec<Kind> = CHANGING_LEADERS
+            .iter()
+            .copied()
+            .filter(|_| rng.random_bool(0.5))
+            .collect();
+        let faults = crate::faults::plan(&mut rng, &kinds, nodes, work);
+        let workloads = std::iter::repeat_n(Publish, rng.random_range(1..=3))
+            .chain(std::iter::repeat_n(Consume, rng.random_range(2..=5)))
+            .collect();
+        Self {
+            seed,
+            nodes,
+            shards: rng.random_range(1..=3),
+            latency,
+            sync_delay: Duration::from_micros(*pick(&mut rng, &[0, 150, 1000, 8000])),
+            workloads,
+            think: Duration::from_millis(*pick(&mut rng, &[5, 20, 100])),
+            heartbeat_s: *pick(&mut rng, &[0, 2, 10]),
+            logs: ShardLogs {
+                checkpoint_bytes: *pick(&mut rng, &[2 << 10, 32 << 10, 16 << 20]),
+                log_bytes_max: *pick(&mut rng, &[64 << 10, 1 << 20, 64 << 20]),
+            },
+            drifts: drifts(&mut rng, nodes),
+            cuts: *pick(&mut rng, &[0.0, 0.0, 0.001, 0.01]),
+            takes: takes(&mut rng),
+            kinds,
+            faults,
+            work,
+            sabotage: false,
+        }
+    }
+
     /// What the simulator's speed is measured by: three nodes, 16 shards, no faults, and 200 messages a second through queues on all of them.
     #[must_use]
     pub fn bench(seed: u64, work: Duration) -> Self {
@@ -127,6 +195,7 @@ impl Options {
             },
             drifts: vec![0.0; 4],
             cuts: 0.0,
+            takes: vec![Take::Acknowledged],
             kinds: Vec::new(),
             faults: Vec::new(),
             work,
@@ -140,6 +209,20 @@ fn drifts(rng: &mut StdRng, nodes: usize) -> Vec<f64> {
     let most = *pick(rng, &[0.0, 0.0, 0.001, 0.01]);
     let drift = |_| most * rng.random_range(0.0..1.0);
     (0..=nodes).map(drift).collect()
+}
+
+/// A third of the runs have acknowledgements only, as it excuses nothing; the others mix.
+fn takes(rng: &mut StdRng) -> Vec<Take> {
+    use Take::{Acknowledged, Given, OneByOne};
+    let of: [&[Take]; 6] = [
+        &[Acknowledged],
+        &[Acknowledged],
+        &[Acknowledged, Given],
+        &[Acknowledged, OneByOne],
+        &[Acknowledged, OneByOne, OneByOne],
+        &[Acknowledged, Given, OneByOne],
+    ];
+    pick(rng, &of).to_vec()
 }
 
 /// Between three and seven clients, of one to four sorts.
@@ -198,6 +281,12 @@ impl fmt::Display for Options {
         }
         if self.cuts > 0.0 {
             write!(f, ", cuts of {}", self.cuts)?;
+        }
+        if self.takes.contains(&Take::Given) {
+            write!(f, ", some need not acknowledge")?;
+        }
+        if self.takes.contains(&Take::OneByOne) {
+            write!(f, ", some get one by one")?;
         }
         write!(f, ", {workloads}, {kinds}")
     }

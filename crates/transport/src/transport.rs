@@ -392,6 +392,16 @@ impl Inner {
 /// which fails above 65,507 bytes, and quinn takes that failure for a lost probe: with a payload above 6,550 every full batch is lost.
 const MTU_MAX: u16 = 6_500;
 
+/// A packet counts as lost when one that was sent so many later has come. The three of RFC 9002 are far exceeded where packets take ways of different length:
+/// bonded links, receive queues on several cores, jitter in virtual networks. What is only late would shrink the window again and again then, to the least that there
+/// is. A packet that is lost is noticed by time instead, a fraction of a round trip later.
+const REORDERED_PACKETS_MAX: u32 = 64;
+/// Or so many round trips after it was sent, if a later one has come: jitter of the size of the round trip is not loss.
+const REORDERED_ROUND_TRIPS_MAX: f32 = 2.0;
+/// Four bursts of losses without a large packet between them that comes count as a network that takes only small ones. That guess is looked at again after this
+/// time: small packets cost several times as much.
+const BLACK_HOLE_COOLDOWN: Duration = Duration::from_secs(5);
+
 const LANES: u32 = Lane::ALL.len() as u32;
 
 fn quic_config(config: &Config) -> Result<Arc<TransportConfig>, StartError> {
@@ -404,7 +414,8 @@ fn quic_config(config: &Config) -> Result<Arc<TransportConfig>, StartError> {
         .try_into()
         .map_err(|_| StartError::Config("the idle timeout is too long".into()))?;
     let mut mtu = MtuDiscoveryConfig::default();
-    mtu.upper_bound(MTU_MAX);
+    mtu.upper_bound(MTU_MAX)
+        .black_hole_cooldown(BLACK_HOLE_COOLDOWN);
     quic.max_idle_timeout(Some(idle))
         .keep_alive_interval(Some(config.heartbeat))
         // The greeting's stream and the lanes.
@@ -416,6 +427,8 @@ fn quic_config(config: &Config) -> Result<Arc<TransportConfig>, StartError> {
         .send_window(u64::from(all))
         // The default of 333 ms is for the Internet, and makes the first lost packet of a dial cost a second.
         .initial_rtt(Duration::from_millis(50))
+        .packet_threshold(REORDERED_PACKETS_MAX)
+        .time_threshold(REORDERED_ROUND_TRIPS_MAX)
         .mtu_discovery_config(Some(mtu));
     Ok(Arc::new(quic))
 }

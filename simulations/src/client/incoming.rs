@@ -17,12 +17,24 @@ pub(super) struct Partial {
     body: Vec<u8>,
 }
 
+impl Partial {
+    fn of(head: Head) -> Self {
+        Self {
+            head,
+            size: None,
+            body: Vec::new(),
+        }
+    }
+}
+
 enum Head {
     Deliver {
         tag: u64,
         redelivered: bool,
         exchange: String,
         key: String,
+        /// It answers a get.
+        got: bool,
     },
     Return,
 }
@@ -55,20 +67,21 @@ impl Client {
                     redelivered: m.redelivered,
                     exchange: text(&m.exchange),
                     key: text(&m.routing_key),
+                    got: false,
                 };
-                self.partial = Some(Partial {
-                    head,
-                    size: None,
-                    body: Vec::new(),
-                });
+                self.partial = Some(Partial::of(head));
             }
-            Method::BasicReturn(_) => {
-                self.partial = Some(Partial {
-                    head: Head::Return,
-                    size: None,
-                    body: Vec::new(),
-                })
+            Method::BasicGetOk(m) => {
+                let head = Head::Deliver {
+                    tag: m.delivery_tag,
+                    redelivered: m.redelivered,
+                    exchange: text(&m.exchange),
+                    key: text(&m.routing_key),
+                    got: true,
+                };
+                self.partial = Some(Partial::of(head));
             }
+            Method::BasicReturn(_) => self.partial = Some(Partial::of(Head::Return)),
             Method::BasicAck(m) => self.confirmed(m.delivery_tag, m.multiple, true),
             Method::BasicNack(m) => self.confirmed(m.delivery_tag, m.multiple, false),
             Method::BasicCancel(_) => self.events.push_back(Event::Cancelled),
@@ -114,13 +127,21 @@ impl Client {
                 redelivered,
                 exchange,
                 key,
-            } => Event::Delivered(Incoming {
-                tag,
-                redelivered,
-                exchange,
-                key,
-                body,
-            }),
+                got,
+            } => {
+                let incoming = Incoming {
+                    tag,
+                    redelivered,
+                    exchange,
+                    key,
+                    body,
+                };
+                if got {
+                    self.got = Some(incoming);
+                    return Ok(());
+                }
+                Event::Delivered(incoming)
+            }
             Head::Return => {
                 match MessageId::read(&body).filter(|id| id.publisher == self.publisher) {
                     Some(id) => Event::Returned(id),

@@ -6,9 +6,9 @@
 //! broke the protocol (`no-internal-error`); and it is not cut off while nothing happens to the cluster (`calm`).
 
 mod incoming;
+mod taking;
 
 use crate::cluster::AMQP;
-use crate::invariants::{Delivery, Messages};
 use crate::message::MessageId;
 use crate::options::node_name;
 use crate::oracle::Oracle;
@@ -23,10 +23,10 @@ use tokio::io::AsyncWriteExt;
 use tokio::time::{Instant, timeout_at};
 use turmoil::net::TcpStream;
 use warren_protocol::{
-    BasicAck, BasicConsume, BasicPublish, BasicQos, BasicReject, CLASS_BASIC, ConfirmSelect,
-    ConnectionClose, ConnectionOpen, ConnectionStartOk, ConnectionTuneOk, ExchangeDeclare,
-    ExchangeDelete, Method, OwnedTable, OwnedValue, PROTOCOL_HEADER, Properties, QueueBind,
-    QueueDeclare, QueueDelete, QueueUnbind, ShortStr, Table, write_content,
+    BasicPublish, CLASS_BASIC, ConfirmSelect, ConnectionClose, ConnectionOpen, ConnectionStartOk,
+    ConnectionTuneOk, ExchangeDeclare, ExchangeDelete, Method, OwnedTable, OwnedValue,
+    PROTOCOL_HEADER, Properties, QueueBind, QueueDeclare, QueueDelete, QueueUnbind, ShortStr,
+    Table, write_content,
 };
 
 /// Longest that a node may take for anything: a deletion waits up to 10 s for the queue's owner and up to 10 s for the cluster.
@@ -112,6 +112,8 @@ pub struct Client {
     events: VecDeque<Event>,
     /// Content that is not complete yet.
     partial: Option<Partial>,
+    /// What a get was answered with.
+    got: Option<Incoming>,
     heartbeat: Duration,
     last_write: Instant,
     /// It has kept silent for so long that the server may cut it off.
@@ -194,6 +196,7 @@ impl Client {
             incoming: BytesMut::new(),
             events: VecDeque::new(),
             partial: None,
+            got: None,
             heartbeat: Duration::from_secs(heartbeat_s.into()),
             last_write: Instant::now(),
             silent: false,
@@ -345,26 +348,6 @@ impl Client {
         Ok(())
     }
 
-    /// Consumes from a queue with so many messages unacknowledged at most (0: any number).
-    pub async fn consume(&mut self, queue: &str, prefetch_count: u16) -> Outcome<()> {
-        self.call(
-            BasicQos {
-                prefetch_count,
-                ..BasicQos::default()
-            },
-            "basic.qos-ok",
-        )
-        .await?;
-        self.call(
-            BasicConsume {
-                queue: short(queue),
-                ..BasicConsume::default()
-            },
-            "basic.consume-ok",
-        )
-        .await
-    }
-
     /// Publishes the next message.
     pub async fn publish(
         &mut self,
@@ -427,99 +410,6 @@ impl Client {
     pub fn hung<T>(&self, what: &str) -> Outcome<T> {
         let since = self.oracle.now().saturating_sub(DEADLINE);
         self.checked(what, since, Err(Failure::TimedOut))
-    }
-
-    /// Holds a delivery against what was published, and remembers that this client has it.
-    pub(crate) fn check(&mut self, queue: &str, got: &Incoming) {
-        let durable = queue != crate::workloads::traffic::MEMORY_QUEUE;
-        let delivery = Delivery {
-            consumer: self.publisher,
-            queue,
-            durable,
-            exchange: &got.exchange,
-            key: &got.key,
-            redelivered: got.redelivered,
-            body: &got.body,
-        };
-        self.oracle.count_operation();
-        let disturbed = self.oracle.last_disturbed();
-        let now = self.oracle.now();
-        let verdict = self
-            .oracle
-            .state()
-            .messages
-            .delivered(&delivery, disturbed, now);
-        if let Ok(id) = &verdict {
-            self.oracle.trace(
-                &self.host,
-                format_args!(
-                    "got {id} from '{queue}' as {}{}",
-                    got.tag,
-                    if got.redelivered { ", redelivered" } else { "" }
-                ),
-            );
-            self.held.insert(got.tag, (queue.to_owned(), *id));
-            if durable {
-                let now = self.oracle.now();
-                let mut state = self.oracle.state();
-                state.holds.delivered(queue, *id, self.publisher, now);
-            }
-        }
-        self.oracle.judge(Messages::NAME, verdict.map(drop));
-    }
-
-    /// Takes the deliveries that a tag stands for from those that are held.
-    fn settles(&mut self, tag: u64, multiple: bool, put_back: bool) {
-        let settled: Vec<(String, MessageId)> = if multiple {
-            let rest = if tag == 0 {
-                BTreeMap::new()
-            } else {
-                self.held.split_off(&(tag + 1))
-            };
-            std::mem::replace(&mut self.held, rest)
-                .into_values()
-                .collect()
-        } else {
-            self.held.remove(&tag).into_iter().collect()
-        };
-        let now = self.oracle.now();
-        let mut state = self.oracle.state();
-        for (queue, id) in settled {
-            if put_back {
-                state.messages.put_back(&queue, id, now);
-            } else {
-                state.messages.acknowledged(&queue, id);
-            }
-            state
-                .holds
-                .settled(&queue, id, self.publisher, put_back, now);
-        }
-    }
-
-    /// Acknowledges a delivery, and all before it if asked for.
-    pub async fn ack(&mut self, delivery_tag: u64, multiple: bool) -> Outcome<()> {
-        self.settles(delivery_tag, multiple, false);
-        self.tell(
-            BasicAck {
-                delivery_tag,
-                multiple,
-            },
-            "ack",
-        )
-        .await
-    }
-
-    /// Puts a delivery back.
-    pub async fn requeue(&mut self, delivery_tag: u64) -> Outcome<()> {
-        self.settles(delivery_tag, false, true);
-        self.tell(
-            BasicReject {
-                delivery_tag,
-                requeue: true,
-            },
-            "reject",
-        )
-        .await
     }
 
     /// Publishes a message and waits for what becomes of it: returned or not, confirmed or not.
@@ -630,12 +520,11 @@ impl Client {
         if let Err(Failure::ChannelClosed(..)) = &result {
             let (since, until) = (self.oracle.now(), Instant::now() + DEADLINE);
             self.events.clear();
-            self.partial = None;
+            (self.partial, self.got) = (None, None);
             self.unconfirmed.clear();
             self.held.clear();
             (self.confirming, self.published, self.tags) = (false, 0, 0);
-            let now = self.oracle.now();
-            self.oracle.state().holds.ended(self.publisher, now);
+            self.ended();
             self.publisher = self.oracle.new_publisher();
             self.oracle.state().holds.opened(self.publisher, self.node);
             let opened = match self.send(CHANNEL, Method::ChannelOpen, until).await {
@@ -662,8 +551,7 @@ impl Client {
         self.silent |= !self.heartbeat.is_zero() && self.last_write.elapsed() > self.heartbeat;
         self.last_write = Instant::now();
         if let Some(left) = self.cuts.as_mut().and_then(|cuts| cuts.cut(bytes.len())) {
-            let now = self.oracle.now();
-            self.oracle.state().holds.ended(self.publisher, now);
+            self.ended();
             // Whether the rest arrives is of no matter.
             let _ = timeout_at(until, self.stream.write_all(&bytes[..left])).await;
             return Err(Failure::Cut);
@@ -700,8 +588,7 @@ impl Client {
     /// Judges a failure, if it is one.
     fn checked<T>(&self, what: &str, since: Duration, result: Outcome<T>) -> Outcome<T> {
         result.inspect_err(|failure| {
-            let now = self.oracle.now();
-            self.oracle.state().holds.ended(self.publisher, now);
+            self.ended();
             if self.silent && matches!(failure, Failure::Lost(_) | Failure::ConnectionClosed(..)) {
                 return;
             }
@@ -712,8 +599,7 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        let now = self.oracle.now();
-        self.oracle.state().holds.ended(self.publisher, now);
+        self.ended();
     }
 }
 

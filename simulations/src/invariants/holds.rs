@@ -2,7 +2,7 @@
 //! happens to the other nodes.
 //!
 //! A server may know of a connection's end before its client does, so what looks wrong is a suspicion at first, and is dropped if the connection turns out
-//! to have ended, or the node to have had a fault.
+//! to have ended, or the node to have had a fault. What needed no acknowledgement is settled by the node itself: the connection's end is no excuse there.
 
 use crate::message::MessageId;
 use crate::options::node_name;
@@ -19,6 +19,8 @@ const SURE: Duration = Duration::from_secs(10);
 enum Doing {
     Holds,
     Acknowledged(Duration),
+    /// It needed no acknowledgement: its node settles it.
+    Given,
     PutBack,
 }
 
@@ -40,6 +42,8 @@ struct Suspicion {
     connection: u32,
     since: Duration,
     due: Duration,
+    /// The connection's end is no excuse.
+    given: bool,
     what: String,
 }
 
@@ -90,6 +94,7 @@ impl Holds {
         };
         let (counts, how) = match before.doing {
             Doing::PutBack => (false, String::new()),
+            Doing::Given => (true, "needed not to acknowledge it".to_owned()),
             Doing::Holds => (held_on.ended.is_none(), "still holds it".to_owned()),
             Doing::Acknowledged(at) => (
                 held_on.ended.is_none_or(|ended| ended > at + SURE),
@@ -101,6 +106,7 @@ impl Holds {
                 connection: before.connection,
                 since: before.since,
                 due: now + PATIENCE,
+                given: before.doing == Doing::Given,
                 what: format!(
                     "queue '{queue}' delivered message {id} at {now:?} to consumer {connection}, although consumer {} at {}, which got it at {:?}, {how}",
                     before.connection,
@@ -120,17 +126,27 @@ impl Holds {
         put_back: bool,
         now: Duration,
     ) {
+        let doing = if put_back {
+            Doing::PutBack
+        } else {
+            Doing::Acknowledged(now)
+        };
+        self.does(queue, id, connection, doing);
+    }
+
+    /// A consumer has got a message that it need not acknowledge.
+    pub(crate) fn given(&mut self, queue: &str, id: MessageId, connection: u32) {
+        self.does(queue, id, connection, Doing::Given);
+    }
+
+    fn does(&mut self, queue: &str, id: MessageId, connection: u32, doing: Doing) {
         let held = self
             .holders
             .get_mut(queue)
             .and_then(|of_queue| of_queue.get_mut(&id))
             .filter(|holder| holder.connection == connection);
         if let Some(holder) = held {
-            holder.doing = if put_back {
-                Doing::PutBack
-            } else {
-                Doing::Acknowledged(now)
-            };
+            holder.doing = doing;
         }
     }
 
@@ -152,7 +168,7 @@ impl Holds {
                 continue;
             };
             let ended = connection.ended.is_some_and(|ended| ended <= suspicion.due);
-            if !ended && !faulted(connection.node, suspicion.since) {
+            if (suspicion.given || !ended) && !faulted(connection.node, suspicion.since) {
                 return Err(suspicion.what);
             }
         }
@@ -214,6 +230,11 @@ mod tests {
         let mut holds = held();
         holds.settled("q", ID, 1, false, at(2));
         holds.delivered("q", ID, 2, at(30));
+        assert!(holds.check(at(40), |_, _| false).is_err());
+        let mut holds = held();
+        holds.given("q", ID, 1);
+        holds.ended(1, at(2));
+        holds.delivered("q", ID, 2, at(3));
         assert!(holds.check(at(40), |_, _| false).is_err());
         let mut holds = held();
         holds.settled("q", ID, 1, true, at(2));

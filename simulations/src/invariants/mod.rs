@@ -13,6 +13,7 @@ mod leaders;
 mod messages;
 mod patterns;
 mod space;
+mod stakes;
 
 pub use declares::{Declares, Fact};
 pub use digests::Digests;
@@ -24,6 +25,7 @@ pub use leaders::Leaders;
 pub use messages::{Delivery, Messages};
 pub use patterns::matches;
 pub use space::Space;
+pub use stakes::Stake;
 
 /// Names of all invariants, and what they say.
 pub const ALL: [(&str, &str); 16] = [

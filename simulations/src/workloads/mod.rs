@@ -60,6 +60,17 @@ impl Workload {
     }
 }
 
+/// How messages are taken from queues.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Take {
+    /// As a consumer that acknowledges.
+    Acknowledged,
+    /// As a consumer that need not.
+    Given,
+    /// One by one, some with and some without acknowledgement.
+    OneByOne,
+}
+
 /// One client host.
 pub(crate) struct Worker {
     pub(crate) oracle: Oracle,
@@ -69,6 +80,9 @@ pub(crate) struct Worker {
     think: Duration,
     heartbeat_s: u16,
     cuts: f64,
+    takes: Vec<Take>,
+    /// What was added later draws from here, so that seeds go on meaning what they meant.
+    later: StdRng,
 }
 
 /// Name of a client's host.
@@ -87,6 +101,8 @@ impl Worker {
             think: options.think,
             heartbeat_s: options.heartbeat_s,
             cuts: options.cuts,
+            takes: options.takes.clone(),
+            later: StdRng::seed_from_u64(options.seed ^ (client as u64 + 1).rotate_left(24)),
         }
     }
 
@@ -117,6 +133,11 @@ impl Worker {
 
     pub(crate) fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
         pick(&mut self.rng, from)
+    }
+
+    /// How to take messages this time.
+    pub(crate) fn take(&mut self) -> Take {
+        *pick(&mut self.later, &self.takes)
     }
 
     pub(crate) fn chance(&mut self, of: f64) -> bool {
