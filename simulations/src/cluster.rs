@@ -40,6 +40,10 @@ struct Inner {
     orders: RefCell<Vec<VecDeque<Order>>>,
     /// The further node has been told to join.
     joined: Cell<bool>,
+    /// The node that is gone for good.
+    gone: Cell<Option<usize>>,
+    /// The cluster is to forget it.
+    forgets: Cell<bool>,
 }
 
 /// What a node is told to do.
@@ -68,6 +72,8 @@ impl Cluster {
                 clients,
                 orders: RefCell::new(vec![VecDeque::new(); hosts]),
                 joined: Cell::new(false),
+                gone: Cell::new(None),
+                forgets: Cell::new(false),
             }),
         }
     }
@@ -78,9 +84,30 @@ impl Cluster {
     }
 
     /// Nodes that belong to the cluster, or are to.
-    pub(crate) fn members(&self) -> std::ops::Range<usize> {
+    pub(crate) fn members(&self) -> Vec<usize> {
         let joined = usize::from(self.inner.joined.get());
-        0..(self.inner.options.nodes + joined).min(self.hosts())
+        let all = 0..(self.inner.options.nodes + joined).min(self.hosts());
+        all.filter(|node| !self.is_gone(*node)).collect()
+    }
+
+    /// From now on a node is gone: it does not run any more.
+    pub(crate) fn lose(&self, node: usize) {
+        self.inner.gone.set(Some(node));
+    }
+
+    /// Whether a node is gone for good.
+    pub(crate) fn is_gone(&self, node: usize) -> bool {
+        self.inner.gone.get() == Some(node)
+    }
+
+    /// From now on each node that runs, now or later, has the cluster forget the one that is gone.
+    pub(crate) fn forget_gone(&self) {
+        self.inner.forgets.set(true);
+    }
+
+    /// The node that the cluster is to forget.
+    fn to_forget(&self) -> Option<usize> {
+        self.inner.gone.get().filter(|_| self.inner.forgets.get())
     }
 
     /// From now on the further node is to run.
@@ -177,8 +204,13 @@ impl Cluster {
         oracle.node_up(number, node.clone());
         let (looked_at, looker, cluster) = (node.clone(), oracle.clone(), self.clone());
         let mut stop = Box::pin(async move {
+            let mut forgotten = None;
             loop {
                 looker.look_at(number, &looked_at);
+                if let Some(gone) = cluster.to_forget().filter(|gone| forgotten != Some(*gone)) {
+                    forgotten = Some(gone);
+                    tokio::spawn(forget(looked_at.clone(), gone));
+                }
                 match cluster.next_order(number) {
                     Some(Order::Stop) => return,
                     Some(Order::Move { shard, to }) => {
@@ -299,4 +331,30 @@ async fn move_shard(node: Arc<Node>, shard: u64, to: usize) {
         .metadata()
         .propose(command, Duration::from_secs(5))
         .await;
+}
+
+/// Has the cluster forget a node, as an operator would that does not give up.
+async fn forget(node: Arc<Node>, gone: usize) {
+    let name = node_name(gone);
+    loop {
+        let known = {
+            let table = node.metadata().table().read();
+            table
+                .nodes()
+                .find(|known| known.name == name)
+                .map(|known| known.id)
+        };
+        let Some(known) = known else {
+            return;
+        };
+        // It may be refused or time out while there is no leader.
+        let _ = node
+            .metadata()
+            .propose(
+                Command::NodeForgotten { node: known },
+                Duration::from_secs(5),
+            )
+            .await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
 }

@@ -38,7 +38,8 @@ pub(crate) async fn run(oracle: Oracle) {
 }
 
 async fn drain(oracle: &Oracle, queue: &str) -> Result<(), Failure> {
-    let mut client = Client::connect(oracle, HOST, 0, 0, None).await?;
+    let node = usize::from(oracle.is_gone(0));
+    let mut client = Client::connect(oracle, HOST, node, 0, None).await?;
     client.declare_queue(queue, true, false).await?;
     client.consume(queue, 100).await?;
     loop {

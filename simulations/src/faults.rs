@@ -2,7 +2,8 @@
 //!
 //! Flow: [`plan`] draws all faults before the run; [`Driver::step`] strikes and undoes them when their time comes. Faults may overlap: network faults are kept as
 //! a list, and each link's state is derived anew from those that are on, so that the end of one does not undo another; so are disks and packets.
-//! Invariants: every fault ends within the run's working time; a run wipes one node at most, since two would rightly lose what only they had.
+//! Invariants: every fault ends within the run's working time; a run takes the disk of one node at most, for a while or for good, since two would rightly lose
+//! what only they had.
 
 use crate::cluster::{Cluster, Order};
 use crate::options::{node_name, pick};
@@ -58,11 +59,13 @@ pub enum Kind {
     Join,
     /// A shard is given to another node.
     Move,
+    /// A node loses power and never comes back; at the end the cluster is told to forget it.
+    Leave,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::PowerLoss,
         Self::Kill,
         Self::PowerLossOfAll,
@@ -80,6 +83,7 @@ impl Kind {
         Self::Wipe,
         Self::Join,
         Self::Move,
+        Self::Leave,
     ];
 
     /// Its name, for people.
@@ -103,6 +107,7 @@ impl Kind {
             Self::Wipe => "wipe",
             Self::Join => "join",
             Self::Move => "move",
+            Self::Leave => "leave",
         }
     }
 
@@ -126,13 +131,20 @@ impl Kind {
             | Self::Wipe
             | Self::Join
             | Self::Move => nodes > 1,
+            // Two must be left that agree.
+            Self::Leave => nodes > 2,
         }
     }
 
     /// Whether it keeps its node from running.
     fn downs(self) -> bool {
         match self {
-            Self::PowerLoss | Self::Kill | Self::PowerLossOfAll | Self::Stop | Self::Wipe => true,
+            Self::PowerLoss
+            | Self::Kill
+            | Self::PowerLossOfAll
+            | Self::Stop
+            | Self::Wipe
+            | Self::Leave => true,
             Self::Partition
             | Self::Cut
             | Self::OneWay
@@ -150,7 +162,7 @@ impl Kind {
 
     /// Whether a run has it once at most.
     fn is_once(self) -> bool {
-        matches!(self, Self::Wipe | Self::Join)
+        matches!(self, Self::Wipe | Self::Join | Self::Leave)
     }
 }
 
@@ -188,7 +200,8 @@ impl Fault {
             | Kind::SlowDisk
             | Kind::FailingSync
             | Kind::FullDisk
-            | Kind::Wipe => node == self.node,
+            | Kind::Wipe
+            | Kind::Leave => node == self.node,
             // Nobody is to notice.
             Kind::Join | Kind::Move => false,
         }
@@ -214,7 +227,8 @@ impl fmt::Display for Fault {
             | Kind::SlowDisk
             | Kind::FailingSync
             | Kind::FullDisk
-            | Kind::Wipe => write!(f, " of {node}"),
+            | Kind::Wipe
+            | Kind::Leave => write!(f, " of {node}"),
         }?;
         write!(f, " for {:.1} s", self.lasts.as_secs_f64())
     }
@@ -252,6 +266,33 @@ pub(crate) fn plan(rng: &mut StdRng, kinds: &[Kind], nodes: usize, work: Duratio
         });
     }
     faults
+}
+
+/// Adds a node's leaving to a plan, at some time.
+pub(crate) fn plan_leave(
+    rng: &mut StdRng,
+    faults: &mut Vec<Fault>,
+    nodes: usize,
+    work: Duration,
+) -> bool {
+    let lasts = Duration::from_millis(rng.random_range(100..6000));
+    let latest = work.saturating_sub(lasts + FIRST);
+    let at = FIRST + latest.mul_f64(rng.random_range(0.0..1.0));
+    if latest.is_zero() {
+        return false;
+    }
+    let node = rng.random_range(0..nodes);
+    let leave = Fault {
+        at,
+        lasts,
+        kind: Kind::Leave,
+        node,
+        other: node,
+        which: 0,
+    };
+    let place = faults.partition_point(|fault| fault.at <= at);
+    faults.insert(place, leave);
+    true
 }
 
 /// Strikes faults and undoes them.
@@ -322,6 +363,11 @@ impl Driver {
                 self.crash(node, true, sim, cluster, oracle);
                 cluster.replace_disk(node);
             }
+            Kind::Leave => {
+                self.crash(node, true, sim, cluster, oracle);
+                cluster.lose(node);
+                oracle.node_gone(node);
+            }
             Kind::Join => {
                 cluster.join();
                 sim.bounce(node_name(cluster.hosts() - 1));
@@ -351,23 +397,28 @@ impl Driver {
     ) {
         let node = fault.node;
         match fault.kind {
-            Kind::PowerLoss | Kind::Kill | Kind::Wipe => self.start(node, sim),
-            Kind::PowerLossOfAll => cluster.members().for_each(|node| self.start(node, sim)),
+            Kind::PowerLoss | Kind::Kill | Kind::Wipe => self.start(node, sim, cluster),
+            Kind::PowerLossOfAll => {
+                for node in cluster.members() {
+                    self.start(node, sim, cluster);
+                }
+            }
+            Kind::Leave => cluster.forget_gone(),
             Kind::Stop => {
                 if sim.is_host_running(node_name(node)) {
                     self.crash(node, false, sim, cluster, oracle);
                 }
-                self.start(node, sim);
+                self.start(node, sim, cluster);
             }
             Kind::FailingSync => {
                 cluster.disk(node).fail_syncs(0);
                 self.crash(node, true, sim, cluster, oracle);
-                self.start(node, sim);
+                self.start(node, sim, cluster);
             }
             Kind::FullDisk => {
                 self.set_disk(node, cluster);
                 self.crash(node, false, sim, cluster, oracle);
-                self.start(node, sim);
+                self.start(node, sim, cluster);
             }
             Kind::SlowDisk => self.set_disk(node, cluster),
             Kind::Garble => self.set_packets(node, cluster),
@@ -397,9 +448,10 @@ impl Driver {
     }
 
     /// Starts a node again, unless another fault keeps it down.
-    fn start(&self, node: usize, sim: &mut turmoil::Sim<'_>) {
-        let downs = |fault: &&Fault| fault.kind.downs() && fault.touches(node);
-        if self.on.iter().find(downs).is_none() && !sim.is_host_running(node_name(node)) {
+    fn start(&self, node: usize, sim: &mut turmoil::Sim<'_>, cluster: &Cluster) {
+        let downs = |fault: &Fault| fault.kind.downs() && fault.touches(node);
+        let stays_down = cluster.is_gone(node) || self.on.iter().any(downs);
+        if !stays_down && !sim.is_host_running(node_name(node)) {
             sim.bounce(node_name(node));
         }
     }
@@ -472,7 +524,8 @@ impl Driver {
                 | Kind::FullDisk
                 | Kind::Wipe
                 | Kind::Join
-                | Kind::Move => {}
+                | Kind::Move
+                | Kind::Leave => {}
             }
         }
         let (from, to) = (node_name(a), node_name(b));

@@ -96,12 +96,22 @@ impl Options {
             // Packets overtake each other within this: much more, and QUIC takes all the time for lost what is only late.
             latency_min + Duration::from_millis(*pick(&mut rng, &[1, 2, 5, 10])),
         );
-        let kinds: Vec<Kind> = Kind::ALL
+        let mut kinds: Vec<Kind> = Kind::ALL
             .iter()
             .copied()
+            .filter(|kind| *kind != Kind::Leave)
             .filter(|kind| rng.random_bool(0.35) && kind.fits(nodes))
             .collect();
-        let faults = crate::faults::plan(&mut rng, &kinds, nodes, work);
+        let mut faults = crate::faults::plan(&mut rng, &kinds, nodes, work);
+        // What came later draws from a generator of its own, so that seeds go on meaning what they meant.
+        let mut later = StdRng::seed_from_u64(seed ^ 0x1a7e);
+        let leaves = later.random_bool(0.2) && Kind::Leave.fits(nodes);
+        if leaves
+            && !kinds.contains(&Kind::Wipe)
+            && crate::faults::plan_leave(&mut later, &mut faults, nodes, work)
+        {
+            kinds.push(Kind::Leave);
+        }
         Self {
             seed,
             nodes,

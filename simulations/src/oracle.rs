@@ -266,6 +266,16 @@ impl Oracle {
         seen.faulted = seen.faulted.max(until);
     }
 
+    /// A node is gone for good.
+    pub(crate) fn node_gone(&self, node: usize) {
+        self.node_faulted(node, Duration::MAX);
+    }
+
+    /// Whether a node is gone for good: nobody can expect anything of it.
+    pub(crate) fn is_gone(&self, node: usize) -> bool {
+        self.state().nodes[node].faulted == Duration::MAX
+    }
+
     /// Whether a node has a fault now, or its aftermath.
     pub(crate) fn is_faulted(&self, node: usize) -> bool {
         let now = self.now();

@@ -635,7 +635,7 @@ fn judge(oracle: &Oracle, host: &str, node: usize, what: &str, since: Duration, 
         }
         Failure::ChannelClosed(..) | Failure::Cut => {}
         Failure::TimedOut | Failure::Lost(_) | Failure::ConnectionClosed(..) => {
-            if oracle.is_calm_for(CALM) {
+            if oracle.is_calm_for(CALM) && !oracle.is_gone(node) {
                 oracle.violated("calm", format_args!("{host} at {whom} ({what}): {failure}, although nothing has happened since {:?}", oracle.last_disturbed()));
             }
         }
