@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import socket
 import subprocess
 from pathlib import Path
 from typing import Any, Iterator
 
+from ports import free_ports
 from relay import Relay
 from targets import HOST, Api, Warren, eventually, from_environment
 
@@ -41,21 +41,6 @@ ca = "{authority}/ca.pem"
 certificate = "{certificate}.pem"
 key = "{certificate}.key"
 """
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that are free for TCP and for UDP."""
-    held, ports = [], []
-    while len(ports) < count:
-        tcp, udp = socket.socket(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        held += [tcp, udp]
-        tcp.bind((HOST, 0))
-        with contextlib.suppress(OSError):
-            udp.bind((HOST, tcp.getsockname()[1]))
-            ports.append(tcp.getsockname()[1])
-    for sock in held:
-        sock.close()
-    return ports
 
 
 class Authority:
@@ -192,6 +177,20 @@ class OwnCluster(Warren):
 
     def start_process(self, node: int) -> None:
         self.nodes[node - 1].start()
+
+    def wait_ready(self, node: int, timeout: float = 60.0) -> None:
+        this = self.nodes[node - 1]
+
+        def ready() -> bool:
+            if this.process is not None and this.process.poll() is not None:
+                raise RuntimeError(f"{this.name} has ended with {this.process.returncode}:\n{this.log[-2000:]}")
+            return this.healthy()
+
+        try:
+            eventually(ready, timeout, f"{this.name} is healthy")
+        except AssertionError as error:
+            logs = "\n".join(f"--- {each.name}\n{each.log[-2000:]}" for each in self.nodes)
+            raise AssertionError(f"{error}\n{logs}") from error
 
     def pid(self, node: int) -> int:
         process = self.nodes[node - 1].process

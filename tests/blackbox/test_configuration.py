@@ -1,13 +1,12 @@
 """A wrong configuration is told with file, line, key and what is allowed, before anything is touched."""
 
 import re
-import socket
 import subprocess
 
 import pytest
 
 import targets
-from targets import HOST
+from ports import free_ports
 
 
 @pytest.fixture
@@ -43,15 +42,9 @@ format = "text"
 """
 
 
-def free_ports():
-    """Three ports that nothing listens on."""
-    sockets = [socket.socket() for _ in range(3)]
-    for sock in sockets:
-        sock.bind((HOST, 0))
-    ports = [sock.getsockname()[1] for sock in sockets]
-    for sock in sockets:
-        sock.close()
-    return dict(zip(("amqp", "http", "quic"), ports))
+def three_ports():
+    """Ports for a configuration, that nothing listens on."""
+    return dict(zip(("amqp", "http", "quic"), free_ports(3)))
 
 
 @pytest.mark.parametrize(
@@ -73,7 +66,7 @@ def test_wrong_configuration(target, tmp_path, old, new, line, words):
     target.skip_on("rabbitmq", "it has another configuration")
     assert old in GOOD
     file = tmp_path / "broken.toml"
-    file.write_text(GOOD.replace(old, new, 1).format(**free_ports()))
+    file.write_text(GOOD.replace(old, new, 1).format(**three_ports()))
     result = subprocess.run(
         [str(target.binary), "--config", str(file), "--data-dir", str(tmp_path / "data")],
         stdin=subprocess.DEVNULL,

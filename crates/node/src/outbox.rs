@@ -14,8 +14,6 @@ pub(crate) struct Outbox {
     /// Term of the shard whose queue is being served; 0 while none is.
     term: u64,
     queue: QueueId,
-    /// What was delivered for good from queues of shards.
-    consumed: Vec<(QueueId, u64)>,
     /// Deliveries since somebody took the numbers, and those of them that are not the first ones.
     delivered: (u64, u64),
     /// The same of queues of shards that were served before.
@@ -54,11 +52,6 @@ impl Outbox {
     pub(crate) fn take_served(&mut self) -> Vec<(QueueId, (u64, u64))> {
         self.serve(0, QueueId::default());
         std::mem::take(&mut self.served)
-    }
-
-    /// What was delivered for good from queues of shards, since this was last asked.
-    pub(crate) fn take_consumed(&mut self) -> Vec<(QueueId, u64)> {
-        std::mem::take(&mut self.consumed)
     }
 
     pub(crate) fn push(&mut self, session: SessionId, event: ToSession) {
@@ -130,13 +123,6 @@ impl Sink for Outbox {
             },
         );
     }
-
-    #[inline]
-    fn consumed(&mut self, position: u64) {
-        if self.term > 0 {
-            self.consumed.push((self.queue, position));
-        }
-    }
 }
 
 #[inline]
@@ -160,9 +146,9 @@ fn push_delivery(deliveries: &mut Deliveries, consumer: u32, delivery: &Delivery
     });
 }
 
-/// Takes the message that a get found, and notes whether it was taken for good.
+/// Takes the message that a get found.
 #[derive(Debug, Default)]
-pub(crate) struct GetSink(pub(crate) Deliveries, pub(crate) Option<u64>);
+pub(crate) struct GetSink(pub(crate) Deliveries);
 
 impl Sink for GetSink {
     fn deliver(&mut self, to: ConsumerId, delivery: &Delivery<'_>) {
@@ -171,7 +157,4 @@ impl Sink for GetSink {
     fn ask(&mut self, _: ConsumerId) {}
     fn give_back(&mut self, _: ConsumerId, _: u32) {}
     fn cancelled(&mut self, _: ConsumerId) {}
-    fn consumed(&mut self, position: u64) {
-        self.1 = Some(position);
-    }
 }

@@ -35,9 +35,6 @@ pub trait Sink {
     fn give_back(&mut self, to: ConsumerId, unused: u32);
     /// The queue is gone and the consumer with it.
     fn cancelled(&mut self, to: ConsumerId);
-    /// A message was delivered for good, since its consumer does not acknowledge. Of interest where it is replicated that it is gone.
-    #[inline]
-    fn consumed(&mut self, _position: u64) {}
 }
 
 /// One message on its way to a consumer.
@@ -310,9 +307,6 @@ impl Queue {
                     ..*record
                 },
             );
-            if no_ack {
-                sink.consumed(position);
-            }
             return;
         }
         self.messages
@@ -433,7 +427,6 @@ impl Queue {
         );
         if no_ack {
             self.messages.release(stored);
-            sink.consumed(stored.position);
         }
     }
 }

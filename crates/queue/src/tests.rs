@@ -395,47 +395,6 @@ fn a_consumer_that_comes_back_keeps_what_it_says_it_has() {
     );
 }
 
-#[test]
-fn what_is_taken_for_good_from_a_replicated_queue_is_told() {
-    #[derive(Default)]
-    struct Consumed(Vec<u64>);
-    impl Sink for Consumed {
-        fn deliver(&mut self, _: ConsumerId, _: &Delivery<'_>) {}
-        fn ask(&mut self, _: ConsumerId) {}
-        fn give_back(&mut self, _: ConsumerId, _: u32) {}
-        fn cancelled(&mut self, _: ConsumerId) {}
-        fn consumed(&mut self, position: u64) {
-            self.0.push(position);
-        }
-    }
-    let (mut q, mut out) = (Queue::new(), Out::default());
-    feed(&mut q, 3, 1, None, &mut out);
-    let no_ack = Subscription {
-        no_ack: true,
-        ..subscription(0)
-    };
-    let mut sink = Consumed::default();
-    q.consume(id(1), no_ack, &mut sink).unwrap();
-    let block = Bytes::from_static(b"x");
-    let record = Delivery {
-        position: 0,
-        redelivered: false,
-        block: &block,
-        offset: 0,
-        len: 1,
-    };
-    q.feed(7, &record, None, &mut sink);
-    assert_eq!(sink.0, [3, 7]);
-    assert_eq!(
-        q.counts(),
-        Counts {
-            consumers: 1,
-            ..Counts::default()
-        }
-    );
-    assert!(!q.is_ahead(7) && q.is_ahead(8));
-}
-
 /// Random calls against a naive model: order, counts and flags agree.
 #[test]
 fn random_calls_agree_with_a_naive_queue() {

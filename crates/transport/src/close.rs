@@ -109,6 +109,10 @@ fn tls_alert(code: quinn::TransportErrorCode) -> Option<String> {
         45 => "expired certificate".into(),
         46 => "certificate that cannot be used for this".into(),
         48 => "certificate of an unknown CA".into(),
+        51 => {
+            "certificate of an unknown CA: a CA of the same name, with another key, has signed it"
+                .into()
+        }
         116 => "no certificate was shown, and one is required".into(),
         120 => "the other side is not a Warren node's cluster port".into(),
         other => format!("TLS alert {other}"),

@@ -11,7 +11,6 @@ import http.client
 import json
 import os
 import signal
-import socket
 import ssl
 import subprocess
 import time
@@ -21,6 +20,7 @@ from urllib.parse import quote, urlencode
 
 import pika
 import pytest
+from ports import free_ports
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 HOST = "127.0.0.1"
@@ -40,23 +40,6 @@ def eventually(check: Callable[[], Any], what: str, timeout: float = 20.0) -> An
         if time.monotonic() >= deadline:
             raise AssertionError(f"not within {timeout} s: {what}") from failure
         time.sleep(0.02)
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nothing uses now, below those that the system gives to clients, so that none of them takes one."""
-    found: list[int] = []
-    candidate = 20000 + os.getpid() * 7 % 10000
-    while len(found) < count:
-        candidate = candidate + 1 if candidate < 32000 else 20000
-        with contextlib.ExitStack() as stack:
-            try:
-                for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
-                    sock = stack.enter_context(socket.socket(socket.AF_INET, kind))
-                    sock.bind((HOST, candidate))
-            except OSError:
-                continue
-        found.append(candidate)
-    return found
 
 
 def openssl(*arguments: str, cwd: Path) -> None:

@@ -292,13 +292,10 @@ impl Host for Client {
                     term: 0,
                     settles_itself: false,
                 });
-                self.ask(
-                    channel,
-                    id,
-                    queue,
-                    Ask::Get { consumer, no_ack },
-                    Then::Reply,
-                );
+                let takes = no_ack && matches!(queue.place, Place::Shard(_));
+                let no_ack = no_ack && !takes;
+                let then = if takes { Then::Take } else { Then::Reply };
+                self.ask(channel, id, queue, Ask::Get { consumer, no_ack }, then);
             }
             Request::Purge(queue) => self.ask(channel, id, queue, Ask::Purge, Then::Reply),
             Request::Delete {

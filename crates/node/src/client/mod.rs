@@ -129,6 +129,8 @@ struct Asked {
 #[derive(Clone)]
 enum Then {
     Reply,
+    /// A get from a replicated queue whose client does not acknowledge: what was written to it is acknowledged for it, as for consumers that do not.
+    Take,
     /// The deletion of this queue, once it is sealed.
     Delete(String),
     /// A consumer whose owner was lost is attached again.

@@ -139,6 +139,7 @@ impl Client {
                             position: item.position | count,
                             redelivered: item.redelivered,
                             remaining,
+                            held: matches!(asked.then, Then::Take),
                             message,
                         };
                         session.got(asked.channel, id, &got, self);
@@ -151,7 +152,7 @@ impl Client {
                     ),
                 }
             }
-            (answer, Then::Reply | Then::Delete(_)) => {
+            (answer, Then::Reply | Then::Take | Then::Delete(_)) => {
                 if let (Ask::Consume { consumer, .. }, Answer::Refused { .. }) =
                     (&asked.ask, &answer)
                 {

@@ -156,6 +156,7 @@ impl Worker {
         };
         let mut turn = Vec::with_capacity(TURN_MAX);
         while inbox.recv_many(&mut turn, TURN_MAX).await > 0 {
+            worker.confirm_all();
             for message in turn.drain(..) {
                 worker.handle(message).await;
             }

@@ -538,28 +538,12 @@ impl Worker {
 
     /// Proposes what the turn has gathered for shards that this node leads.
     pub(super) fn propose_pending(&mut self) {
-        for (queue, position) in self.outbox.take_consumed() {
-            let shard = self
-                .queues
-                .get(&queue)
-                .and_then(|l| Some(l.replicated.as_ref()?.shard));
-            if let Some(leading) = shard.and_then(|shard| self.leading_mut(shard)) {
-                leading.pending.settled(&Settle {
-                    queue,
-                    position,
-                    count: 1,
-                });
-            }
-        }
         let node = self.node.clone();
-        let (mut waiting, mut unconfirmed) = (Vec::new(), Vec::new());
+        let mut waiting = Vec::new();
         for (&shard, hosted) in &mut self.shards {
             let Some(leading) = &mut hosted.leading else {
                 continue;
             };
-            if leading.confirmed && !node.shards().confirmed_within(shard, CONFIRMED) {
-                unconfirmed.push((shard, leading.term));
-            }
             if leading.pending.is_empty() || leading.under_way.len() >= ENTRIES_MAX {
                 continue;
             }
@@ -580,6 +564,19 @@ impl Worker {
         for (shard, term) in waiting {
             self.later(shard, LAZY, ShardMessage::Lazy { term });
         }
+    }
+
+    /// At the start of a turn: what a majority confirmed before an earlier turn says nothing about now. A leader that was starved of processor time, or cut off, must
+    /// neither deliver nor say that a queue is empty.
+    pub(super) fn confirm_all(&mut self) {
+        let node = self.node.clone();
+        let unconfirmed: Vec<(ShardId, u64)> = self
+            .shards
+            .iter()
+            .filter_map(|(&shard, hosted)| Some((shard, hosted.leading.as_ref()?)))
+            .filter(|(shard, l)| l.confirmed && !node.shards().confirmed_within(*shard, CONFIRMED))
+            .map(|(shard, leading)| (shard, leading.term))
+            .collect();
         for (shard, term) in unconfirmed {
             self.confirm(shard, term);
         }
@@ -787,7 +784,7 @@ impl Worker {
             leading.urgent = true;
         }
         match ask {
-            Ask::Get { consumer, no_ack } => {
+            Ask::Get { consumer, .. } => {
                 if !in_use || !leading.delivers() {
                     let question = Question {
                         session,
@@ -798,18 +795,7 @@ impl Worker {
                     replicated.parked.push((Instant::now(), question));
                     return Answered::Already;
                 }
-                let answer = self.get(queue, session, consumer, no_ack);
-                if !no_ack || !matches!(answer, Answer::Got { .. }) {
-                    return Answered::Now(answer);
-                }
-                // Only when it is in the log that it is gone: else another leader might give it out again.
-                let due = Due::Answer(session, id, answer);
-                if let Some(leading) = self.leading_mut(shard)
-                    && let Some(due) = leading.due_when_applied(due)
-                {
-                    self.fulfil(due);
-                }
-                Answered::Already
+                Answered::Now(self.get(queue, session, consumer))
             }
             Ask::Consume { .. } | Ask::Reattach { .. } => self.attach(queue, session, ask, id),
             Ask::Count => {
@@ -893,7 +879,8 @@ impl Worker {
         }
     }
 
-    fn get(&mut self, queue: QueueId, session: SessionId, consumer: u32, no_ack: bool) -> Answer {
+    /// The getter's session holds the message until it settles it, for its client if that does not: what was taken for good here would be lost with this leader.
+    fn get(&mut self, queue: QueueId, session: SessionId, consumer: u32) -> Answer {
         self.feed(queue, true);
         let term = self
             .queues
@@ -908,25 +895,12 @@ impl Worker {
             session,
             number: consumer,
         };
-        if !local.queue.get(id, no_ack, &mut sink) {
+        if !local.queue.get(id, false, &mut sink) {
             return Answer::Empty;
         }
-        let GetSink(mut deliveries, consumed) = sink;
+        let GetSink(mut deliveries) = sink;
         deliveries.term = term;
         local.count_got(&deliveries);
-        if let Some(position) = consumed {
-            let shard = local.replicated.as_mut().map(|r| {
-                r.settling.insert(position);
-                r.shard
-            });
-            if let Some(leading) = shard.and_then(|shard| self.leading_mut(shard)) {
-                leading.pending.settled(&Settle {
-                    queue,
-                    position,
-                    count: 1,
-                });
-            }
-        }
         let remaining = self
             .queues
             .get(&queue)

@@ -1,8 +1,9 @@
 //! The crash test: `warren-crash`, built and run on the release binary or on another one.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use crate::packages::{self, Need};
 use crate::repository::Repository;
@@ -41,34 +42,26 @@ pub struct Options {
     expect_failure: Option<String>,
 }
 
+/// The bug that the crash test must find, and what comes of it.
+const PLANTED: (&str, &str) = ("confirm-before-commit", "lost");
+
 /// Builds what is needed, and runs the test.
 pub fn run(repository: &Repository, options: &Options) -> Result<()> {
-    packages::ensure(&[
-        Need::program("ip", "iproute2", "ip, for the nodes' networks"),
-        Need::program("unshare", "util-linux", "unshare, for the nodes' networks"),
-    ])?;
     let mut build = vec!["build", "--release", "--package", "warren-crash"];
     if options.warren.is_none() {
         build.extend(["--package", "warren"]);
     }
     run::visibly(&mut repository.cargo(&build))?;
 
-    let folder = repository.cluster_config().join("certificates");
-    let names: Vec<String> = (1..=3).map(|number| format!("node{number}")).collect();
-    certificates::ensure(&folder, &names)?;
-
     // Paths on the command line are relative to where the user is, which need not be the checkout's root.
-    let mut crash = std::process::Command::new(repository.binaries.join("warren-crash"));
     let built = repository.binaries.join("warren");
     let data = repository.target().join("crash");
-    crash
-        .arg("--warren")
-        .arg(options.warren.as_ref().unwrap_or(&built))
-        .arg("--certificates")
-        .arg(folder)
-        .arg("--data-dir")
-        .arg(options.data_dir.as_ref().unwrap_or(&data))
-        .args(["--minutes", &options.minutes]);
+    let mut crash = crash(
+        repository,
+        options.warren.as_ref().unwrap_or(&built),
+        options.data_dir.as_ref().unwrap_or(&data),
+    )?;
+    crash.args(["--minutes", &options.minutes]);
     if let Some(seed) = options.seed {
         crash.args(["--seed", &seed.to_string()]);
     }
@@ -88,4 +81,45 @@ pub fn run(repository: &Repository, options: &Options) -> Result<()> {
         crash.arg(format!("--expect-failure={class}"));
     }
     run::visibly(&mut crash)
+}
+
+/// Runs the test against a server that loses what it confirms when its node is killed, and succeeds if and only if the test says so.
+pub fn finds_a_planted_bug(repository: &Repository) -> Result<()> {
+    let (bug, class) = PLANTED;
+    let built = repository.binaries.join("warren");
+    let planted = repository.target().join("warren-with-a-planted-bug");
+    let server = ["build", "--release", "--package", "warren"];
+    let with_bugs = [&server[..], &["--features", "planted-bugs"]].concat();
+    run::visibly(&mut repository.cargo(&["build", "--release", "--package", "warren-crash"]))?;
+    run::visibly(&mut repository.cargo(&with_bugs))?;
+    std::fs::copy(&built, &planted)
+        .with_context(|| format!("cannot copy {} to {}", built.display(), planted.display()))?;
+    // Nobody should find a binary with bugs where the one that ships is.
+    run::visibly(&mut repository.cargo(&server))?;
+    let mut crash = crash(repository, &planted, &repository.target().join("crash"))?;
+    crash
+        .env("WARREN_PLANTED_BUG", bug)
+        .args(["--minutes", "0.7", "--kinds", "kill", "--interval", "1.5"])
+        .arg(format!("--expect-failure={class}"));
+    run::visibly(&mut crash)
+}
+
+/// The test against this server, with its data there.
+fn crash(repository: &Repository, warren: &Path, data: &Path) -> Result<Command> {
+    packages::ensure(&[
+        Need::program("ip", "iproute2", "ip, for the nodes' networks"),
+        Need::program("unshare", "util-linux", "unshare, for the nodes' networks"),
+    ])?;
+    let folder = repository.cluster_config().join("certificates");
+    let names: Vec<String> = (1..=3).map(|number| format!("node{number}")).collect();
+    certificates::ensure(&folder, &names)?;
+    let mut crash = Command::new(repository.binaries.join("warren-crash"));
+    crash
+        .arg("--warren")
+        .arg(warren)
+        .arg("--certificates")
+        .arg(folder)
+        .arg("--data-dir")
+        .arg(data);
+    Ok(crash)
 }
