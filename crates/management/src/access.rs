@@ -128,7 +128,7 @@ pub(crate) async fn authenticate(
     mut request: Request,
     next: Next,
 ) -> Result<Response, Error> {
-    let (access, login) = identify(&node, &request)?;
+    let (access, login) = identify(&node, login(&request)?).await?;
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         access.administrator()?;
     }
@@ -143,13 +143,14 @@ pub(crate) async fn log_in(
     mut request: Request,
     next: Next,
 ) -> Result<Response, Error> {
-    let (access, login) = identify(&node, &request)?;
+    let (access, login) = identify(&node, login(&request)?).await?;
     request.extensions_mut().insert(access);
     request.extensions_mut().insert(login);
     Ok(next.run(request).await)
 }
 
-fn identify(node: &Node, request: &Request) -> Result<(Access, Login), Error> {
+/// What the request logs in with.
+fn login(request: &Request) -> Result<Login, Error> {
     let (user, password) =
         credentials(request.headers()).ok_or_else(|| Error::not_authorised("Login failed"))?;
     // Whoever cannot be told apart from a remote client is taken for one.
@@ -157,11 +158,24 @@ fn identify(node: &Node, request: &Request) -> Result<(Access, Login), Error> {
         .extensions()
         .get::<ConnectInfo<SocketAddr>>()
         .map_or(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), |peer| peer.0);
-    if let Err(why) = node.authenticate(&user, &password, peer.ip()) {
+    Ok(Login {
+        user,
+        password,
+        peer,
+    })
+}
+
+async fn identify(node: &Arc<Node>, login: Login) -> Result<(Access, Login), Error> {
+    let Login {
+        user,
+        password,
+        peer,
+    } = &login;
+    if let Err(why) = node.authenticate(user, password, peer.ip()).await {
         tracing::info!(%peer, why, "a login to the HTTP API was refused");
         return Err(Error::not_authorised("Login failed"));
     }
-    let name = String::from_utf8_lossy(&user).into_owned();
+    let name = String::from_utf8_lossy(user).into_owned();
     let tags = node
         .metadata()
         .table()
@@ -169,11 +183,6 @@ fn identify(node: &Node, request: &Request) -> Result<(Access, Login), Error> {
         .user(&name)
         .map_or_else(Vec::new, |user| user.tags.clone());
     let level = level(&tags).ok_or_else(|| Error::not_authorised("Not management user"))?;
-    let login = Login {
-        user,
-        password,
-        peer,
-    };
     Ok((Access { name, tags, level }, login))
 }
 

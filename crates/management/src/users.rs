@@ -13,19 +13,26 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use warren_model::Command;
 use warren_model::command::{PasswordHashing, User};
-use warren_node::Node;
+use warren_node::{Node, check_argon2id};
 use warren_routing::Table;
 
 const SHA256: &str = "rabbit_password_hashing_sha256";
 const SHA512: &str = "rabbit_password_hashing_sha512";
+const ARGON2ID: &str = "argon2id";
 const SALT_BYTES: usize = 4;
 
 pub(crate) fn described(table: &Table, user: &User) -> Value {
-    let hashing = match user.hashing {
-        PasswordHashing::SaltedSha256 => SHA256,
-        PasswordHashing::SaltedSha512 => SHA512,
+    let encoded = || STANDARD.encode(&user.password_hash);
+    let (hashing, hash) = match user.hashing {
+        PasswordHashing::SaltedSha256 => (SHA256, encoded()),
+        PasswordHashing::SaltedSha512 => (SHA512, encoded()),
+        // It is a text already.
+        PasswordHashing::Argon2id => (
+            ARGON2ID,
+            String::from_utf8_lossy(&user.password_hash).into_owned(),
+        ),
     };
-    json!({"name": user.name, "password_hash": STANDARD.encode(&user.password_hash), "hashing_algorithm": hashing, "tags": user.tags, "limits": limits::of_user(table, &user.name)})
+    json!({"name": user.name, "password_hash": hash, "hashing_algorithm": hashing, "tags": user.tags, "limits": limits::of_user(table, &user.name)})
 }
 
 fn no_user(name: &str) -> Error {
@@ -77,7 +84,10 @@ pub(crate) async fn put(
         StatusCode::CREATED
     };
     let limits = limits::read_user(&name, body.0.get("limits").unwrap_or(&Value::Null))?;
-    let user = read(&node, name, &body, known)?;
+    let (mut user, password) = read(&node, name, &body, known)?;
+    if let Some(password) = password {
+        node.set_password(&mut user, &password).await;
+    }
     change(&node, Command::PutUser(user)).await?;
     for limit in limits {
         change(&node, limit).await?;
@@ -85,13 +95,13 @@ pub(crate) async fn put(
     Ok(status)
 }
 
-/// The user that a body describes.
+/// The user that a body describes, and the password that it is to be given with [`Node::set_password`], if the body has one.
 pub(crate) fn read(
     node: &Node,
     name: String,
     body: &Body,
     known: Option<User>,
-) -> Result<User, Error> {
+) -> Result<(User, Option<String>), Error> {
     let tags = tags(body)?;
     match (
         body.optional_text("password")?,
@@ -100,20 +110,25 @@ pub(crate) fn read(
         (Some(_), Some(_)) => Err(Error::bad_request(
             "give password or password_hash, not both",
         )),
-        (Some(password), None) => Ok(node.new_user(&name, password, tags)),
+        (Some(password), None) => Ok((node.new_user(&name, tags), Some(password.to_owned()))),
         (None, Some(hash)) => {
-            let (hashing, length) = hashing(body.optional_text("hashing_algorithm")?)?;
-            Ok(User {
+            let algorithm = body.optional_text("hashing_algorithm")?;
+            let (hashing, password_hash) = hashed(hash, algorithm)?;
+            let user = User {
                 name,
-                password_hash: password_hash(hash, length)?,
+                password_hash,
                 hashing,
                 tags,
-            })
+            };
+            Ok((user, None))
         }
-        (None, None) => Ok(match known {
-            Some(user) => User { tags, ..user },
-            None => node.new_user(&name, "", tags),
-        }),
+        (None, None) => {
+            let user = match known {
+                Some(user) => User { tags, ..user },
+                None => node.new_user(&name, tags),
+            };
+            Ok((user, None))
+        }
     }
 }
 
@@ -148,13 +163,19 @@ pub(crate) fn tags(body: &Body) -> Result<Vec<String>, Error> {
         .collect())
 }
 
-/// The algorithm and the length of its hashes.
-fn hashing(name: Option<&str>) -> Result<(PasswordHashing, usize), Error> {
-    match name {
-        None | Some(SHA256) => Ok((PasswordHashing::SaltedSha256, 32)),
-        Some(SHA512) => Ok((PasswordHashing::SaltedSha512, 64)),
+/// A hash and how it was made: RabbitMQ's in base64, Argon2id's as it is. What begins as such a one needs no name of its algorithm.
+fn hashed(hash: &str, algorithm: Option<&str>) -> Result<(PasswordHashing, Vec<u8>), Error> {
+    match algorithm {
+        Some(SHA512) => Ok((PasswordHashing::SaltedSha512, password_hash(hash, 64)?)),
+        Some(ARGON2ID) if hash.is_empty() => Ok((PasswordHashing::Argon2id, Vec::new())),
+        None | Some(ARGON2ID) if algorithm.is_some() || hash.starts_with("$argon2") => {
+            check_argon2id(hash)
+                .map_err(|why| Error::bad_request(format!("password_hash: {why}")))?;
+            Ok((PasswordHashing::Argon2id, hash.as_bytes().to_vec()))
+        }
+        None | Some(SHA256) => Ok((PasswordHashing::SaltedSha256, password_hash(hash, 32)?)),
         Some(other) => Err(Error::bad_request(format!(
-            "hashing_algorithm {other} is not known; use {SHA256} or {SHA512}"
+            "hashing_algorithm {other} is not known; use {ARGON2ID}, {SHA256} or {SHA512}"
         ))),
     }
 }
@@ -197,6 +218,21 @@ mod tests {
         assert_eq!(of(36, 32).unwrap().len(), 36);
         assert!(of(0, 32).unwrap().is_empty());
         assert!(of(36, 64).is_err() && of(35, 32).is_err() && password_hash("*", 32).is_err());
-        assert!(hashing(Some("rabbit_password_hashing_md5")).is_err());
+        assert!(hashed("", Some("rabbit_password_hashing_md5")).is_err());
+    }
+
+    #[test]
+    fn argon2id_is_known_by_its_beginning_and_checked() {
+        let hash =
+            "$argon2id$v=19$m=256,t=2,p=1$c29tZXNhbHQ$nf65EOgLrQMR/uIPnA4rEsF5h7TKyQwu9U1bMCHGi/4";
+        let expected = (PasswordHashing::Argon2id, hash.as_bytes().to_vec());
+        for algorithm in [None, Some(ARGON2ID)] {
+            assert_eq!(hashed(hash, algorithm).unwrap(), expected);
+        }
+        let none = (PasswordHashing::Argon2id, Vec::new());
+        assert_eq!(hashed("", Some(ARGON2ID)).unwrap(), none);
+        assert!(hashed(hash, Some(SHA256)).is_err());
+        let dear = hash.replace("m=256", "m=9999999");
+        assert!(hashed(&dear, None).is_err() && hashed("x", Some(ARGON2ID)).is_err());
     }
 }

@@ -316,6 +316,8 @@ pub enum PasswordHashing {
     SaltedSha256,
     /// RabbitMQ's `rabbit_password_hashing_sha512`: 4 bytes of salt, then SHA-512 of salt and password.
     SaltedSha512,
+    /// Argon2id, as a PHC string (`$argon2id$v=19$m=…`) with its parameters and its salt.
+    Argon2id,
 }
 
 /// What a user may do in a virtual host: three regular expressions over resource names, RabbitMQ's form.

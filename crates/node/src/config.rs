@@ -3,6 +3,7 @@
 use crate::alarms::FreeDisk;
 use std::net::SocketAddr;
 use std::time::Duration;
+use warren_model::command::PasswordHashing;
 use warren_session::Limits;
 use warren_transport::{PeerAddress, Tls};
 
@@ -52,6 +53,8 @@ pub struct Settings {
     pub disk_free_limit_bytes: u64,
     /// Users that may log in from loopback addresses only.
     pub loopback_users: Vec<String>,
+    /// How passwords are hashed that are set from now on. The default is quick, for simulations and tests: servers take Argon2id.
+    pub password_hashing: PasswordHashing,
     /// How many logins from one address may fail a minute before its logins are refused unseen; 0: any number.
     pub login_failures_a_minute: u32,
     /// Queues that `/metrics/per-object` may show; 0: it shows none.
@@ -87,6 +90,7 @@ impl Default for Settings {
             memory_limit_bytes: 1 << 30,
             disk_free_limit_bytes: 50_000_000,
             loopback_users: vec!["guest".into()],
+            password_hashing: PasswordHashing::SaltedSha256,
             login_failures_a_minute: 0,
             metrics_objects_max: 0,
             logs: ShardLogs::default(),

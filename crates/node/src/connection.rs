@@ -49,6 +49,8 @@ pub(crate) enum Inbox {
         reply: Reply,
     },
     AskAgain(u64),
+    /// The verdict on the client's login.
+    LoginChecked(Result<(), String>),
     NodeLost(NodeId),
     MembersChanged,
     /// A shard has a leader that wants to know what consumers hold: dropped when it has been told.
@@ -280,8 +282,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
         let state = match self.session.phase() {
             Phase::Ending | Phase::Closing | Phase::Closed => "closing",
-            Phase::Header | Phase::StartOk | Phase::TuneOk | Phase::Open | Phase::Running => {
-                if self.held { "blocked" } else { "running" }
+            Phase::Header
+            | Phase::StartOk
+            | Phase::Login
+            | Phase::TuneOk
+            | Phase::Open
+            | Phase::Running => {
+                if self.held {
+                    "blocked"
+                } else {
+                    "running"
+                }
             }
         };
         let traffic = self.traffic.now;
@@ -423,6 +434,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             }
             Inbox::Owner(ToSession::Cancelled { consumer }) => client.cancelled(session, consumer),
             Inbox::Reply { channel, id, reply } => session.reply(channel, id, reply, client),
+            Inbox::LoginChecked(verdict) => session.login_checked(verdict, client),
             Inbox::AskAgain(id) => client.ask_again(session, id),
             Inbox::NodeLost(node) => client.node_lost(session, node),
             Inbox::MembersChanged => client.members_changed(session),
@@ -472,7 +484,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             return Instant::now() + HOLD_PAUSE;
         }
         match self.session.phase() {
-            Phase::Header | Phase::StartOk | Phase::TuneOk | Phase::Open => {
+            Phase::Header | Phase::StartOk | Phase::Login | Phase::TuneOk | Phase::Open => {
                 self.opened + HANDSHAKE_DEADLINE
             }
             Phase::Ending => self.closing_since() + END_DEADLINE,
@@ -500,7 +512,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     fn check_time(&mut self) -> Option<String> {
         let now = Instant::now();
         match self.session.phase() {
-            Phase::Header | Phase::StartOk | Phase::TuneOk | Phase::Open
+            Phase::Header | Phase::StartOk | Phase::Login | Phase::TuneOk | Phase::Open
                 if now >= self.opened + HANDSHAKE_DEADLINE =>
             {
                 Some("handshake timed out".into())
@@ -529,7 +541,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 }
                 None
             }
-            Phase::Header | Phase::StartOk | Phase::TuneOk | Phase::Open | Phase::Running => None,
+            Phase::Header
+            | Phase::StartOk
+            | Phase::Login
+            | Phase::TuneOk
+            | Phase::Open
+            | Phase::Running => None,
         }
     }
 

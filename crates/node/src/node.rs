@@ -8,10 +8,11 @@ use crate::alarms::{Alarms, Low};
 use crate::attempts::Attempts;
 use crate::config::{Config, Settings};
 use crate::connection::Inbox;
-use crate::credentials::{hash_password, verify_password};
+use crate::credentials::{draw_salt, hash_password};
 use crate::hosted::ShardMessage;
 use crate::leaders::{Leader, Leaders, Reattaching};
 use crate::limits::InUse;
+use crate::logins::Logins;
 use crate::meter::{MessageStats, Meter};
 use crate::owners::{Address, CurrentOwners, LANES, Owners, lane_of, lane_of_shard};
 use crate::registry::{Certificate, Origin, Registry};
@@ -27,7 +28,6 @@ use parking_lot::{Mutex, RwLock};
 use rand::rngs::StdRng;
 use rand::{RngCore, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -112,6 +112,7 @@ pub struct Node {
     /// What clients did with messages.
     messages: Mutex<Meter<MessageCounts>>,
     failed_logins: Attempts,
+    logins: Logins,
     in_use: InUse,
     certificates: RwLock<Vec<Certificate>>,
     started: Instant,
@@ -143,12 +144,20 @@ impl Node {
             random.next_u64(),
             config.seed.map(|_| random_bytes(&mut random)),
         );
-        let first_commands = config
-            .first_user
-            .as_ref()
-            .map_or_else(Vec::new, |(name, password)| {
-                first_user(name, password, &mut random)
-            });
+        let hashing = config.settings.password_hashing;
+        let first_commands = match &config.first_user {
+            // A node that has a table founds no cluster any more, so its start need not take the time for this.
+            Some(_)
+                if hashing == PasswordHashing::Argon2id
+                    && storage.state().scan(Space::Table)?.next().is_some() =>
+            {
+                Vec::new()
+            }
+            Some((name, password)) => first_user(name, password, hashing, &mut random),
+            None => Vec::new(),
+        };
+        // Apart from the node's own randomness: nothing that can be seen depends on it.
+        let login_key = random_bytes(&mut StdRng::from_os_rng());
         let node = Arc::new(Self {
             id,
             incarnation: AtomicU64::new(incarnation.0),
@@ -173,6 +182,7 @@ impl Node {
             registry: Registry::default(),
             messages: Mutex::new(Meter::new(Instant::now())),
             failed_logins: Attempts::default(),
+            logins: Logins::new(login_key),
             in_use: InUse::default(),
             certificates: RwLock::default(),
             started: Instant::now(),
@@ -368,73 +378,16 @@ impl Node {
             .encode(random_bytes::<16>(&mut self.random.lock()))
     }
 
-    /// A record of a user with this password, for [`Command::PutUser`].
-    pub fn new_user(&self, name: &str, password: &str, tags: Vec<String>) -> User {
-        let hashing = PasswordHashing::SaltedSha256;
-        let password_hash = if password.is_empty() {
-            Vec::new()
-        } else {
-            hash_password(
-                hashing,
-                random_bytes(&mut self.random.lock()),
-                password.as_bytes(),
-            )
-        };
-        User {
-            name: name.to_owned(),
-            password_hash,
-            hashing,
-            tags,
-        }
+    pub(crate) fn logins(&self) -> &Logins {
+        &self.logins
     }
 
-    /// Checks a login. The error says why not, for the log. An address whose logins fail too often has to wait.
-    pub fn authenticate(&self, user: &[u8], password: &[u8], peer: IpAddr) -> Result<(), String> {
-        let a_minute = self.config.settings.login_failures_a_minute;
-        let (from, now) = (peer.to_canonical(), Instant::now());
-        if !self.failed_logins.may_try(from, a_minute, now) {
-            return Err(format!(
-                "too many logins from {from} have failed; they are refused for a while"
-            ));
-        }
-        let verdict = self.check_login(user, Some(password), peer);
-        if verdict.is_err() {
-            self.failed_logins.failed(from, a_minute, now);
-        }
-        verdict
+    pub(crate) fn failed_logins(&self) -> &Attempts {
+        &self.failed_logins
     }
 
-    /// Checks a login of a client whose certificate stands for the user. The error says why not, for the log.
-    pub fn admit(&self, user: &str, peer: IpAddr) -> Result<(), String> {
-        self.check_login(user.as_bytes(), None, peer)
-    }
-
-    fn check_login(
-        &self,
-        user: &[u8],
-        password: Option<&[u8]>,
-        peer: IpAddr,
-    ) -> Result<(), String> {
-        let name =
-            std::str::from_utf8(user).map_err(|_| "the user name is not UTF-8".to_owned())?;
-        let table = self.metadata().table().read();
-        let Some(record) = table.user(name) else {
-            return Err(format!("there is no user '{name}'"));
-        };
-        if !password.is_none_or(|password| verify_password(record, password)) {
-            return Err(format!("wrong password for user '{name}'"));
-        }
-        if !peer.to_canonical().is_loopback()
-            && self
-                .config
-                .settings
-                .loopback_users
-                .iter()
-                .any(|u| u == name)
-        {
-            return Err(format!("user '{name}' can only connect via localhost"));
-        }
-        Ok(())
+    pub(crate) fn random(&self) -> &Mutex<StdRng> {
+        &self.random
     }
 
     pub(crate) fn incarnation(&self) -> Incarnation {
@@ -1065,9 +1018,14 @@ fn random_bytes<const N: usize>(random: &mut StdRng) -> [u8; N] {
     bytes
 }
 
-fn first_user(name: &str, password: &str, random: &mut StdRng) -> Vec<Command> {
-    let hashing = PasswordHashing::SaltedSha256;
-    let password_hash = hash_password(hashing, random_bytes(random), password.as_bytes());
+fn first_user(
+    name: &str,
+    password: &str,
+    hashing: PasswordHashing,
+    random: &mut StdRng,
+) -> Vec<Command> {
+    let salt = draw_salt(hashing, random);
+    let password_hash = hash_password(hashing, salt, password.as_bytes());
     let all = || ".*".to_owned();
     vec![
         Command::PutUser(User {

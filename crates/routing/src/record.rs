@@ -215,6 +215,7 @@ pub(crate) fn user_value(user: &User) -> Vec<u8> {
     let hashing = match user.hashing {
         PasswordHashing::SaltedSha256 => 1,
         PasswordHashing::SaltedSha512 => 2,
+        PasswordHashing::Argon2id => 3,
     };
     let mut out = vec![VERSION, hashing];
     put_sized(&mut out, &user.password_hash);
@@ -632,6 +633,7 @@ fn read_user(name: String, v: &mut Reader<'_>) -> Option<User> {
     let hashing = match v.u8()? {
         1 => PasswordHashing::SaltedSha256,
         2 => PasswordHashing::SaltedSha512,
+        3 => PasswordHashing::Argon2id,
         _ => return None,
     };
     let password_hash = v.sized()?.to_vec();

@@ -1,9 +1,9 @@
 //! The connection: handshake, channel 0, and the hand-out of frames to channels.
 //!
 //! ```text
-//!                                                     ┌──▶ Ending ──┐
-//! Header ──▶ StartOk ──▶ TuneOk ──▶ Open ──▶ Running ─┼──▶ Closing ─┼──▶ Closed
-//!    └──────────┴───────────┴─────────┘               └─────────────┘
+//!                                                                 ┌──▶ Ending ──┐
+//! Header ──▶ StartOk (─▶ Login) ──▶ TuneOk ──▶ Open ──▶ Running ──┼──▶ Closing ─┼──▶ Closed
+//!    └──────────┴───────────┴──────────┴─────────┘                └─────────────┘
 //! ```
 //! During the handshake and where the peer cannot be talked to, a close leads to Closed at once; faults lead to Closing in all phases but Header.
 //! Ending: the client has closed; close-ok follows when exclusive queues are gone and queues have back what was held.
@@ -72,6 +72,8 @@ pub enum Phase {
     Header,
     /// Waits for connection.start-ok.
     StartOk,
+    /// Waits for the host's verdict on the login; the client is not listened to meanwhile.
+    Login,
     /// Waits for connection.tune-ok.
     TuneOk,
     /// Waits for connection.open.
@@ -281,6 +283,7 @@ impl Session {
             Phase::Running => {}
             Phase::Ending | Phase::Closed => return Step::Consumed(buf.len()),
             Phase::Header => return self.protocol_header(buf),
+            Phase::Login => return Step::Wait,
             Phase::StartOk | Phase::TuneOk | Phase::Open | Phase::Closing => {
                 return self.frame(buf, host);
             }
@@ -353,6 +356,7 @@ impl Session {
             }
             Phase::Header
             | Phase::StartOk
+            | Phase::Login
             | Phase::TuneOk
             | Phase::Open
             | Phase::Running
@@ -371,7 +375,7 @@ impl Session {
 
     fn frame_limit(&self) -> u32 {
         match self.phase {
-            Phase::Header | Phase::StartOk | Phase::TuneOk => HANDSHAKE_FRAME_MAX,
+            Phase::Header | Phase::StartOk | Phase::Login | Phase::TuneOk => HANDSHAKE_FRAME_MAX,
             // No limit agreed: a whole message in one frame, with room for its frame.
             Phase::Open | Phase::Running | Phase::Ending | Phase::Closing | Phase::Closed
                 if self.core.frame_max == 0 =>

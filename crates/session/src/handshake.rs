@@ -63,7 +63,7 @@ impl Session {
             (b"AMQPLAIN", _) => wire::parse_amqplain(m.response),
             (b"EXTERNAL", Some(user)) => {
                 let verdict = host.admit(user).map(|()| user.clone());
-                self.logged_in(verdict, m, host);
+                self.logged_in(verdict, host);
                 return Ok(());
             }
             _ => {
@@ -74,23 +74,30 @@ impl Session {
                 return Err(Fault::Connection(COMMAND_INVALID, text));
             }
         };
-        let verdict = match credentials {
-            Some((user, password)) => host
-                .authenticate(user, password)
-                .map(|()| String::from_utf8_lossy(user).into_owned()),
-            None => Err(format!("malformed response for mechanism {}", m.mechanism)),
+        let Some((user, password)) = credentials else {
+            let why = format!("malformed response for mechanism {}", m.mechanism);
+            self.logged_in(Err(why), host);
+            return Ok(());
         };
-        self.logged_in(verdict, m, host);
+        // Told to nobody before the verdict, but operators may look at who is waiting for one.
+        self.core.user = String::from_utf8_lossy(user).into_owned();
+        self.phase = Phase::Login;
+        if let Some(verdict) = host.authenticate(user, password) {
+            self.login_checked(verdict, host);
+        }
         Ok(())
     }
 
+    /// The host's verdict on a login that took time; the error is for the log. Then go on with [`Session::input`].
+    pub fn login_checked(&mut self, verdict: Result<(), String>, host: &mut impl Host) {
+        if self.phase == Phase::Login {
+            let user = std::mem::take(&mut self.core.user);
+            self.logged_in(verdict.map(|()| user), host);
+        }
+    }
+
     /// Goes on to tuning, or refuses the login as far as the client understands that.
-    fn logged_in(
-        &mut self,
-        verdict: Result<String, String>,
-        m: &wire::ConnectionStartOk<'_>,
-        host: &mut impl Host,
-    ) {
+    fn logged_in(&mut self, verdict: Result<String, String>, host: &mut impl Host) {
         match verdict {
             Ok(user) => {
                 self.core.user = user;
@@ -107,7 +114,7 @@ impl Session {
                 if self.authentication_failure_close {
                     let text = format!(
                         "ACCESS_REFUSED - Login was refused using authentication mechanism {}. For details see the broker logfile.",
-                        m.mechanism
+                        self.mechanism
                     );
                     self.close(wire::ACCESS_REFUSED, &text, (0, 0), host);
                 } else {

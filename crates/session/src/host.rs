@@ -140,8 +140,9 @@ pub trait Host {
     fn session(&self) -> SessionId;
     /// 22 characters that no other call has returned, for server-made names.
     fn unique(&mut self) -> String;
-    /// Checks a login. The error is for the log: a client learns only that it is refused.
-    fn authenticate(&mut self, user: &[u8], password: &[u8]) -> Result<(), String>;
+    /// Checks a login. `None`: it takes time, and the verdict comes through [`crate::Session::login_checked`]. The error is for the log: a client learns only
+    /// that it is refused.
+    fn authenticate(&mut self, user: &[u8], password: &[u8]) -> Option<Result<(), String>>;
     /// Checks a login without a password: the client has shown a certificate that stands for the user. The error is for the log.
     fn admit(&mut self, user: &str) -> Result<(), String>;
     /// Whether the user may open the virtual host; the refusal is 530's text.

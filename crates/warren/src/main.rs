@@ -19,7 +19,9 @@ use std::time::Duration;
 use tls::ClientTls;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
-use warren_node::{Certificate, Config, FreeDisk, Limits, Node, Settings, ShardLogs};
+use warren_node::{
+    Certificate, Config, FreeDisk, Limits, Node, PasswordHashing, Settings, ShardLogs,
+};
 use warren_storage::StorageError;
 use warren_storage_rocksdb::RocksStorage;
 use warren_transport::{PeerAddress, Tls, TokioNetwork};
@@ -356,6 +358,7 @@ fn node_config(file: &File, tls: Tls) -> Config {
             memory_limit_bytes: (memory_bytes() as f64 * limits.memory_watermark) as u64,
             disk_free_limit_bytes: limits.disk_free_bytes_min,
             loopback_users: limits.loopback_users.clone(),
+            password_hashing: PasswordHashing::Argon2id,
             login_failures_a_minute: limits.login_failures_per_minute,
             metrics_objects_max: file.http.metrics_objects_max,
             logs: ShardLogs::default(),

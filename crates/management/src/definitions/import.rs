@@ -95,11 +95,12 @@ fn counted(definitions: &Definitions) -> Value {
     })
 }
 
-async fn carry_out(node: &Node, definitions: Definitions) -> Result<(), Error> {
+async fn carry_out(node: &Arc<Node>, definitions: Definitions) -> Result<(), Error> {
     let Definitions {
         vhosts,
         details,
-        users,
+        mut users,
+        passwords,
         permissions,
         exchanges,
         queues,
@@ -113,6 +114,11 @@ async fn carry_out(node: &Node, definitions: Definitions) -> Result<(), Error> {
     let put_vhost = |name| Command::PutVhost { name };
     propose(node, vhosts.into_iter().map(put_vhost).collect()).await?;
     propose(node, details).await?;
+    for (place, password) in passwords {
+        if let Some(user) = users.get_mut(place) {
+            node.set_password(user, &password).await;
+        }
+    }
     propose(node, users.into_iter().map(Command::PutUser).collect()).await?;
     let permissions = permissions.into_iter().map(Command::SetPermission);
     propose(node, permissions.collect()).await?;

@@ -39,6 +39,8 @@ pub(super) struct Definitions {
     /// What is said of virtual hosts, as what sets it.
     pub(super) details: Vec<Command>,
     pub(super) users: Vec<User>,
+    /// Passwords that users are to be given, by their place.
+    pub(super) passwords: Vec<(usize, String)>,
     pub(super) permissions: Vec<Permission>,
     pub(super) exchanges: Vec<DeclareExchange>,
     pub(super) queues: Vec<NewQueue>,
@@ -87,13 +89,16 @@ pub(super) fn definitions(
         Ok((name, (details, limits)))
     })?;
     let users = reader.list("users", |body| {
-        let user = user(node, body)?;
+        let (user, password) = user(node, body)?;
         let limits = limits::read_user(&user.name, body.0.get("limits").unwrap_or(&Value::Null))?;
-        Ok((user, limits))
+        Ok(((user, password), limits))
     })?;
     let (vhosts, of_vhosts): (Vec<_>, Vec<_>) = vhosts.into_iter().unzip();
     let (details, of_vhosts): (Vec<_>, Vec<_>) = of_vhosts.into_iter().unzip();
     let (users, of_users): (Vec<_>, Vec<_>) = users.into_iter().unzip();
+    let (users, passwords): (Vec<_>, Vec<_>) = users.into_iter().unzip();
+    let numbered = passwords.into_iter().enumerate();
+    let passwords = numbered.filter_map(|(place, password)| Some((place, password?)));
     let parameters = reader.list("parameters", |body| {
         let parameter = ParameterKey {
             vhost: named(body, "vhost")?,
@@ -115,6 +120,7 @@ pub(super) fn definitions(
         vhosts,
         details: details.into_iter().flatten().collect(),
         users,
+        passwords: passwords.collect(),
         limits,
         permissions: reader.list("permissions", |body| {
             permissions::read(
@@ -248,7 +254,7 @@ fn vhost_details(vhost: &str, body: &Body) -> Result<Option<Command>, Error> {
     }))
 }
 
-fn user(node: &Node, body: &Body) -> Result<User, Error> {
+fn user(node: &Node, body: &Body) -> Result<(User, Option<String>), Error> {
     let name = name(body)?;
     let known = node.metadata().table().read().user(&name).cloned();
     users::read(node, name, body, known)

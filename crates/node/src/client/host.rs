@@ -4,6 +4,7 @@ use super::requests::unavailable;
 use super::{ATTACHMENT_SHIFT, Attachment, Client, Target, Then};
 use crate::connection::Inbox;
 use crate::limits::ConnectionBounds;
+use crate::logins::Begun;
 use crate::node::UnderWay;
 use crate::permissions::Access;
 use crate::routes::Hop;
@@ -28,8 +29,22 @@ impl Host for Client {
         self.node.unique_name()
     }
 
-    fn authenticate(&mut self, user: &[u8], password: &[u8]) -> Result<(), String> {
-        self.node.authenticate(user, password, self.peer)
+    fn authenticate(&mut self, user: &[u8], password: &[u8]) -> Option<Result<(), String>> {
+        match self.node.begin_login(user, password, self.peer) {
+            Begun::Done(verdict) => Some(verdict),
+            Begun::Check(check) => {
+                let (node, inbox) = (self.node.clone(), self.inbox.clone());
+                tokio::spawn(async move {
+                    let verdict = tokio::select! {
+                        verdict = node.check_password(check) => verdict,
+                        // Whoever has left needs no verdict.
+                        () = inbox.closed() => return,
+                    };
+                    let _ = inbox.send(Inbox::LoginChecked(verdict));
+                });
+                None
+            }
+        }
     }
 
     fn admit(&mut self, user: &str) -> Result<(), String> {

@@ -436,3 +436,49 @@ fn a_certificate_logs_in_without_a_password_and_only_with_one() {
         );
     }
 }
+
+#[test]
+fn a_login_that_takes_time_holds_the_client_up_until_its_verdict() {
+    let begun = |capabilities: &[&str]| {
+        let mut peer = Peer::accepted(Limits::default());
+        peer.send(&PROTOCOL_HEADER);
+        peer.session.out().clear();
+        // All that follows is sent at once, and waits.
+        let mut bytes = start_ok("PLAIN", b"\0slow\0secret", capabilities);
+        bytes.extend(tune_ok(10, 4096, 2));
+        bytes.extend(open_vhost("/"));
+        peer.send(&bytes);
+        assert_eq!(peer.session.phase(), Phase::Login);
+        peer.expect(&[]);
+        peer
+    };
+    let mut peer = begun(&[]);
+    peer.session.login_checked(Ok(()), &mut peer.host);
+    assert_eq!(
+        (peer.session.phase(), peer.session.user()),
+        (Phase::TuneOk, "slow")
+    );
+    peer.session.out().clear();
+    peer.send(&[]);
+    peer.expect(&[M(0, Method::ConnectionOpenOk)]);
+    assert_eq!(peer.session.phase(), Phase::Running);
+    // A verdict too many means nothing.
+    peer.session
+        .login_checked(Err("late".into()), &mut peer.host);
+    assert_eq!(peer.session.phase(), Phase::Running);
+
+    let mut peer = begun(&["authentication_failure_close"]);
+    peer.session
+        .login_checked(Err("wrong password".into()), &mut peer.host);
+    peer.expect_connection_close(
+        403,
+        "ACCESS_REFUSED - Login was refused using authentication mechanism PLAIN. For details see the broker logfile.",
+        (0, 0),
+    );
+    assert_eq!(peer.session.refused_login(), Some("wrong password"));
+    let mut peer = begun(&[]);
+    peer.session
+        .login_checked(Err("wrong password".into()), &mut peer.host);
+    assert_eq!(peer.session.phase(), Phase::Closed);
+    peer.expect(&[]);
+}

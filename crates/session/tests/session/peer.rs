@@ -103,11 +103,11 @@ impl Host for FakeHost {
         format!("{:022}", self.uniques)
     }
 
-    fn authenticate(&mut self, user: &[u8], password: &[u8]) -> Result<(), String> {
-        if user == b"guest" && password == b"secret" {
-            Ok(())
-        } else {
-            Err("wrong password".into())
+    fn authenticate(&mut self, user: &[u8], password: &[u8]) -> Option<Result<(), String>> {
+        match (user, password) {
+            (b"slow", _) => None,
+            (b"guest", b"secret") => Some(Ok(())),
+            _ => Some(Err("wrong password".into())),
         }
     }
 

@@ -54,7 +54,7 @@ pub struct Password {
     /// Read the password from standard input, up to the end of its first line.
     #[arg(long)]
     password_stdin: bool,
-    /// The password's salted hash in base64, as `warrenctl password hash` prints it.
+    /// The password's hash, as `warrenctl password hash` prints it.
     #[arg(long, value_name = "HASH")]
     password_hash: Option<String>,
 }
