@@ -12,6 +12,8 @@ use warren_node::ShardLogs;
 
 /// Seeds from this one on are about replicated queues.
 const QUEUES: u64 = 1_000_000;
+/// Seeds from this one on are about the cluster's metadata.
+const METADATA: u64 = 2_000_000;
 
 /// Faults that make shards change their leader, or that lose what is on its way to it.
 const CHANGING_LEADERS: [Kind; 11] = [
@@ -27,6 +29,9 @@ const CHANGING_LEADERS: [Kind; 11] = [
     Kind::SlowDisk,
     Kind::Move,
 ];
+
+/// Faults that part a leader from its majority and leave it running.
+const PARTING: [Kind; 3] = [Kind::Partition, Kind::OneWay, Kind::Hold];
 
 /// Everything that is drawn before a run begins.
 #[derive(Clone, Debug)]
@@ -55,6 +60,8 @@ pub struct Options {
     pub cuts: f64,
     /// How clients take messages from queues: one of these each time.
     pub takes: Vec<Take>,
+    /// How long consumers take over a message, in milliseconds: one of these each time. Slow ones have queues fill up.
+    pub slow_ms: Vec<u64>,
     /// Kinds of faults of this run.
     pub kinds: Vec<Kind>,
     /// The faults, in the order of their beginnings.
@@ -83,6 +90,9 @@ impl Options {
     /// The options of a seed. Faults strike for `work`, or for as long as the seed says.
     #[must_use]
     pub fn of(seed: u64, work: Option<Duration>) -> Self {
+        if seed >= METADATA {
+            return Self::of_metadata(seed, work);
+        }
         if seed >= QUEUES {
             return Self::of_queues(seed, work);
         }
@@ -132,6 +142,7 @@ impl Options {
             drifts: drifts(&mut rng, nodes),
             cuts: *pick(&mut rng, &[0.0, 0.0, 0.0, 0.001, 0.01]),
             takes: takes(&mut StdRng::seed_from_u64(seed ^ 0x7a4e)),
+            slow_ms: vec![0],
             kinds,
             faults,
             work,
@@ -158,7 +169,7 @@ impl Options {
             .copied()
             .filter(|_| rng.random_bool(0.5))
             .collect();
-        let faults = crate::faults::plan(&mut rng, &kinds, nodes, work);
+        let faults = busiest(&mut rng, &kinds, nodes, work);
         let workloads = std::iter::repeat_n(Publish, rng.random_range(1..=3))
             .chain(std::iter::repeat_n(Consume, rng.random_range(2..=5)))
             .collect();
@@ -178,11 +189,32 @@ impl Options {
             drifts: drifts(&mut rng, nodes),
             cuts: *pick(&mut rng, &[0.0, 0.0, 0.001, 0.01]),
             takes: takes(&mut rng),
+            slow_ms: pick(&mut rng, &[&[0][..], &[0, 0, 10, 50], &[20, 50, 200]]).to_vec(),
             kinds,
             faults,
             work,
             sabotage: false,
         }
+    }
+
+    /// A run that is all about metadata: many changes at once, through leaders that lose their majority while they are proposed.
+    fn of_metadata(seed: u64, work: Option<Duration>) -> Self {
+        use Workload::{Contend, Exclusive, Topology};
+        let mut rng = StdRng::seed_from_u64(seed);
+        let mut options = Self::of_queues(seed, work);
+        options.shards = 1;
+        let also = options
+            .kinds
+            .iter()
+            .copied()
+            .filter(|_| rng.random_bool(0.3));
+        options.kinds = PARTING.into_iter().chain(also).collect();
+        options.faults = busiest(&mut rng, &options.kinds, options.nodes, options.work);
+        options.workloads = (0..rng.random_range(4..=7))
+            .map(|_| *pick(&mut rng, &[Contend, Contend, Topology, Exclusive]))
+            .collect();
+        options.think = Duration::from_millis(*pick(&mut rng, &[5, 20]));
+        options
     }
 
     /// What the simulator's speed is measured by: three nodes, 16 shards, no faults, and 200 messages a second through queues on all of them.
@@ -206,12 +238,21 @@ impl Options {
             drifts: vec![0.0; 4],
             cuts: 0.0,
             takes: vec![Take::Acknowledged],
+            slow_ms: vec![0],
             kinds: Vec::new(),
             faults: Vec::new(),
             work,
             sabotage: false,
         }
     }
+}
+
+/// The one of a few plans with the most to bear.
+fn busiest(rng: &mut StdRng, kinds: &[Kind], nodes: usize, work: Duration) -> Vec<Fault> {
+    let mut plan = || crate::faults::plan(rng, kinds, nodes, work);
+    let plans: Vec<Vec<Fault>> = (0..3).map(|_| plan()).collect();
+    let weight = |plan: &Vec<Fault>| plan.iter().map(|fault| fault.lasts).sum::<Duration>();
+    plans.into_iter().max_by_key(weight).unwrap_or_default()
 }
 
 /// Clocks of the nodes, and of one that may join.

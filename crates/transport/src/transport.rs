@@ -394,7 +394,7 @@ const MTU_MAX: u16 = 6_500;
 
 /// A packet counts as lost when one that was sent so many later has come. The three of RFC 9002 are far exceeded where packets take ways of different length:
 /// bonded links, receive queues on several cores, jitter in virtual networks. What is only late would shrink the window again and again then, to the least that there
-/// is. A packet that is lost is noticed by time instead, a fraction of a round trip later.
+/// is. A packet that is lost is noticed by time instead, up to a round trip later than at the usual 9/8.
 const REORDERED_PACKETS_MAX: u32 = 64;
 /// Or so many round trips after it was sent, if a later one has come: jitter of the size of the round trip is not loss.
 const REORDERED_ROUND_TRIPS_MAX: f32 = 2.0;

@@ -2,12 +2,14 @@
 //! another node now and then, with or without goodbye.
 
 use super::{Take, Worker, traffic};
-use crate::client::{Client, Event, Failure};
+use crate::client::{Client, Event, Failure, Incoming};
 use std::collections::VecDeque;
 use std::time::Duration;
 
 /// A delivery that was not open was settled, or a queue declared otherwise.
 const PRECONDITION_FAILED: u16 = 406;
+/// A consumer that got nothing for so long acknowledges what it has.
+const IDLE: Duration = Duration::from_millis(500);
 /// Before it looks again into a queue that was empty.
 const EMPTY: Duration = Duration::from_millis(50);
 
@@ -46,7 +48,12 @@ fn stay(worker: &mut Worker) -> Duration {
 }
 
 async fn acknowledge(worker: &mut Worker, mut client: Client, queue: &str) -> Result<(), Failure> {
-    let prefetch = *worker.pick(&[1, 5, 50, 0]);
+    let slow = worker.slowness();
+    let prefetch = match *worker.pick(&[1, 5, 50, 0]) {
+        // It would take the whole queue, and leave nothing to others.
+        0 if !slow.is_zero() => 5,
+        prefetch => prefetch,
+    };
     client.consume(queue, prefetch).await?;
     let until = stay(worker);
     let together = *worker.pick(&[1, 1, 4]);
@@ -57,23 +64,20 @@ async fn acknowledge(worker: &mut Worker, mut client: Client, queue: &str) -> Re
         usize::from(prefetch) / 2
     };
     let kept = *worker.pick(&[0, 0, most]);
-    let mut waiting = VecDeque::new();
+    let (mut come, mut waiting) = (VecDeque::new(), VecDeque::new());
     while worker.oracle.now() < until && !worker.oracle.is_stopping() {
-        let got = match client.next_event(Duration::from_millis(500)).await? {
-            Some(Event::Delivered(got)) => got,
-            Some(Event::Cancelled) => break,
-            Some(Event::Returned(_) | Event::Confirmed(..)) => continue,
-            None => {
-                // Not all there are, by tag 0: something may be on its way, and would be acknowledged unseen.
-                if kept == 0
-                    && let Some(last) = waiting.drain(..).next_back()
-                {
-                    client.ack(last, true).await?;
-                }
-                continue;
+        if let Some(Event::Cancelled) = look(worker, &mut client, queue, slow, &mut come).await? {
+            break;
+        }
+        let Some(got) = come.pop_front() else {
+            // Not all there are, by tag 0: something may be on its way, and would be acknowledged unseen.
+            if kept == 0
+                && let Some(last) = waiting.drain(..).next_back()
+            {
+                client.ack(last, true).await?;
             }
+            continue;
         };
-        client.check(queue, &got);
         if worker.chance(0.02) {
             client.requeue(got.tag).await?;
             continue;
@@ -101,6 +105,37 @@ async fn acknowledge(worker: &mut Worker, mut client: Client, queue: &str) -> Re
         client.ack(0, true).await?;
     }
     client.close().await
+}
+
+/// Puts what comes within this time behind what has come, and checks it at once; waits for something if nothing has come and it is in no hurry.
+/// Returns what ends that.
+async fn look(
+    worker: &Worker,
+    client: &mut Client,
+    queue: &str,
+    slow: Duration,
+    come: &mut VecDeque<Incoming>,
+) -> Result<Option<Event>, Failure> {
+    let end = worker.oracle.now() + slow;
+    loop {
+        let left = end.saturating_sub(worker.oracle.now());
+        let wait = match come.is_empty() {
+            true => left.max(IDLE),
+            false => left,
+        };
+        match client.next_event(wait).await? {
+            Some(Event::Delivered(got)) => {
+                client.check(queue, &got);
+                come.push_back(got);
+            }
+            Some(Event::Cancelled) => return Ok(Some(Event::Cancelled)),
+            Some(Event::Returned(_) | Event::Confirmed(..)) => {}
+            None => return Ok(None),
+        }
+        if worker.oracle.now() >= end {
+            return Ok(None);
+        }
+    }
 }
 
 /// Consumes without acknowledgements.

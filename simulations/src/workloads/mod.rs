@@ -81,6 +81,7 @@ pub(crate) struct Worker {
     heartbeat_s: u16,
     cuts: f64,
     takes: Vec<Take>,
+    slow_ms: Vec<u64>,
     /// What was added later draws from here, so that seeds go on meaning what they meant.
     later: StdRng,
 }
@@ -102,6 +103,7 @@ impl Worker {
             heartbeat_s: options.heartbeat_s,
             cuts: options.cuts,
             takes: options.takes.clone(),
+            slow_ms: options.slow_ms.clone(),
             later: StdRng::seed_from_u64(options.seed ^ (client as u64 + 1).rotate_left(24)),
         }
     }
@@ -138,6 +140,11 @@ impl Worker {
     /// How to take messages this time.
     pub(crate) fn take(&mut self) -> Take {
         *pick(&mut self.later, &self.takes)
+    }
+
+    /// How long a consumer takes over a message: what is in no queue for long cannot go wrong there.
+    pub(crate) fn slowness(&mut self) -> Duration {
+        Duration::from_millis(*pick(&mut self.later, &self.slow_ms))
     }
 
     pub(crate) fn chance(&mut self, of: f64) -> bool {
