@@ -237,7 +237,7 @@ async fn policies_go_out_and_come_back() {
         json!({"policies": [{"vhost": "v", "name": "b", "pattern": "(", "definition": {"max-length": 1}}]}),
         json!({"policies": [{"vhost": "none", "name": "b", "pattern": "a", "definition": {"max-length": 1}}]}),
         json!({"parameters": [{"vhost": "v", "component": "operator_policy", "name": "b", "value": 5}]}),
-        json!({"parameters": [{"vhost": "v", "component": "shovel", "name": "b", "value": {}}]}),
+        json!({"parameters": [{"vhost": "v", "component": "policy", "name": "b", "value": {}}]}),
     ] {
         let (status, _, answer) = api.post("definitions", bad.clone()).await;
         assert_eq!(status, 400, "{bad}: {answer}");
