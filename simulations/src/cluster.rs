@@ -263,6 +263,7 @@ impl Cluster {
             http: String::new(),
             listeners: Vec::new(),
             peers,
+            rejoins: false,
             shards: options.shards,
             tls: self.inner.certificates.of(number),
             seed: Some(

@@ -5,6 +5,7 @@
 //! - The node with the least configured name founds, alone, and only when every configured node is linked, answers that it
 //!   is fresh, and promises, which it does only to that name and for exactly its own set of configured nodes. So no node that
 //!   belongs to a cluster can be overlooked, and nodes that are configured differently found nothing.
+//! - A node that knows that its data was lost founds and promises nothing, fresh as it is.
 //! - A fresh node that hears of a cluster asks its leader to become a member, under its new identity. The leader agrees
 //!   once no node of that name is up; the former identity is removed when the new one has caught up (see `duties`).
 //!
@@ -37,6 +38,11 @@ impl Core {
         let metrics = self.raft.metrics();
         let now = metrics.borrow_watched();
         now.membership_config.nodes().next().is_none() && now.last_log_index.is_none()
+    }
+
+    /// Whether this node may found a cluster, or be one of its founders.
+    pub(crate) fn may_found(&self) -> bool {
+        self.is_fresh() && !self.config.rejoins
     }
 
     /// Looks for a cluster, or founds one, whenever this node belongs to none. Never ends.
@@ -79,7 +85,7 @@ impl Core {
             }
         }
         let names = self.config.names();
-        if names.first() != Some(&self.config.name) {
+        if names.first() != Some(&self.config.name) || !self.may_found() {
             return;
         }
         let others: Vec<&Hello> = names

@@ -25,6 +25,8 @@ pub struct Config {
     pub http: String,
     /// The configured nodes, this one among them or not. Used to find the cluster, and to found it where there is none.
     pub seeds: Vec<PeerAddress>,
+    /// This node has belonged to a cluster and lost its data: it joins one again, under a new identity, and founds none.
+    pub rejoins: bool,
     /// Shards of a cluster that this node founds.
     pub shards: u16,
     /// Period of the leader's heartbeats.
@@ -67,6 +69,7 @@ impl Config {
             address,
             amqp: String::new(),
             http: String::new(),
+            rejoins: false,
             shards: 12,
             heartbeat: Duration::from_millis(100),
             election_timeout: (Duration::from_millis(400), Duration::from_millis(800)),

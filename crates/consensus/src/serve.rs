@@ -213,14 +213,14 @@ impl Core {
             .map(|(cluster, _)| cluster);
         Reply::Standing {
             cluster,
-            fresh: self.is_fresh(),
+            fresh: self.may_found(),
             leader: self.leader_hint(),
         }
     }
 
     fn promise(&self, from: NodeId, names: &[String]) -> Reply {
         let founder = self.links.lock().get(&from).map(|hello| hello.name.clone());
-        if !self.is_fresh() {
+        if !self.may_found() {
             return Reply::Refused(format!(
                 "node '{}' has belonged to a cluster",
                 self.config.name

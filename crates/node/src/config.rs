@@ -26,6 +26,8 @@ pub struct Config {
     pub listeners: Vec<(String, String)>,
     /// The nodes that the cluster is founded with, this one among them.
     pub peers: Vec<PeerAddress>,
+    /// This node has belonged to a cluster and lost its data: it joins one again, under a new identity, and founds none.
+    pub rejoins: bool,
     /// Shards of a cluster that this node founds.
     pub shards: u16,
     /// Certificates for the links between nodes.

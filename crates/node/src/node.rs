@@ -202,6 +202,7 @@ impl Node {
         group.amqp = config.amqp.clone();
         group.http = config.http.clone();
         group.seeds = config.peers.clone();
+        group.rejoins = config.rejoins;
         group.shards = config.shards;
         group.first_commands = first_commands;
         let wiring = Arc::new(Wiring(Arc::downgrade(&node)));
@@ -449,6 +450,19 @@ impl Node {
     /// The failure since which the storage takes no more writes, if there was one: the node takes part in nothing until it is started again.
     pub fn storage_failure(&self) -> Option<StorageError> {
         self.storage.failure()
+    }
+
+    /// The first damage that a read of the storage has found, if there was some. It was not served.
+    pub fn storage_damage(&self) -> Option<StorageError> {
+        self.storage.damage()
+    }
+
+    /// Whether all other nodes of the cluster are up and linked, so that it can do without this one for a while; false where there are no others.
+    pub fn is_dispensable(&self) -> bool {
+        let linked = self.linked();
+        let table = self.metadata().table().read();
+        let mut others = table.nodes().filter(|n| n.id != self.id).peekable();
+        others.peek().is_some() && others.all(|n| n.up && linked.contains(&n.id))
     }
 
     pub(crate) fn storage(&self) -> &dyn Storage {

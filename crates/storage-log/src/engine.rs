@@ -1,8 +1,8 @@
 //! The open log: what its parts share, and how it is opened and closed.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
 use parking_lot::{Condvar, Mutex};
@@ -29,6 +29,8 @@ pub(crate) struct Shared {
     pub(crate) work: Condvar,
     pub(crate) counters: Counters,
     pub(crate) disk: Disk,
+    /// What a read has found damaged first.
+    pub(crate) damage: OnceLock<StorageError>,
     pub(crate) batch_bytes: usize,
     pub(crate) segment_bytes: u64,
     pub(crate) spare_segments: usize,
@@ -66,6 +68,7 @@ impl LogFiles {
             work: Condvar::new(),
             counters: Counters::default(),
             disk,
+            damage: OnceLock::new(),
             batch_bytes: settings.batch_bytes,
             segment_bytes: settings.segment_bytes,
             spare_segments: settings.spare_segments,
@@ -126,6 +129,12 @@ impl LogFiles {
     pub fn stopped(&self) -> Option<StorageError> {
         let front = self.shared.front.lock();
         front.stopped.as_ref().map(|stop| stop.cause.clone())
+    }
+
+    /// The first damage that a read has found, if there was some.
+    #[must_use]
+    pub fn damage(&self) -> Option<StorageError> {
+        self.shared.damage.get().cloned()
     }
 
     /// Waits until all calls are answered and releases the log; later calls report [`StorageError::Closed`]. Closing twice is

@@ -288,7 +288,8 @@ impl LogStore for Shared {
 
         let mut entries = Vec::new();
         for run in runs {
-            run.read(self, group, &mut entries)?;
+            run.read(self, group, &mut entries)
+                .inspect_err(|error| self.note_damage(error))?;
         }
         if entries.is_empty() {
             return Ok(cached_entries);
@@ -319,8 +320,10 @@ impl LogStore for Shared {
         };
         let file = front.segments.get(&self.disk, location.segment)?;
         drop(front);
-        let stored = self.stored(&file, location)?;
-        record::decode(Address::Record { group, name }, stored).map(Some)
+        self.stored(&file, location)
+            .and_then(|stored| record::decode(Address::Record { group, name }, stored))
+            .inspect_err(|error| self.note_damage(error))
+            .map(Some)
     }
 
     fn resume(&self) -> Result<(), StorageError> {
@@ -335,6 +338,13 @@ impl LogStore for Shared {
 }
 
 impl Shared {
+    fn note_damage(&self, error: &StorageError) {
+        if matches!(error, StorageError::Corrupt { .. }) {
+            // Only the first is kept.
+            let _ = self.damage.set(error.clone());
+        }
+    }
+
     /// A record as it is stored.
     pub(crate) fn stored(&self, file: &File, location: Location) -> Result<Bytes, StorageError> {
         let mut stored = vec![0; location.bytes as usize];

@@ -1,6 +1,7 @@
 //! The database of one folder: opening it, its column families, and reads and writes with typed errors.
 
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use bytes::Bytes;
 use rocksdb::{ColumnFamily, ColumnFamilyDescriptor, DB, WriteBatch};
@@ -17,6 +18,8 @@ const LAYOUT: u8 = 1;
 pub(crate) struct Database {
     db: DB,
     path: PathBuf,
+    /// What a read has found damaged first.
+    damage: OnceLock<StorageError>,
 }
 
 /// Which column family.
@@ -69,15 +72,12 @@ impl Database {
             .map_err(|error| typed(path, "open the database", &error))?;
         let database = Database {
             db,
+            damage: OnceLock::new(),
             path: path.to_owned(),
         };
         database.check_layout()?;
         // RocksDB has written what it replayed into synced files: a killed process leaves nothing that we serve but could lose.
         Ok(database)
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
     }
 
     pub(crate) fn raw(&self) -> &DB {
@@ -112,8 +112,23 @@ impl Database {
 
     pub(crate) fn get(&self, family: Family, key: &[u8]) -> Result<Option<Bytes>, StorageError> {
         let found = self.db.get_pinned_cf(self.family(family)?, key);
-        let found = found.map_err(|error| typed(&self.path, "read a key", &error))?;
+        let found = found.map_err(|error| self.unread("read a key", &error))?;
         Ok(found.map(|value| Bytes::copy_from_slice(&value)))
+    }
+
+    /// What a read failed of; noted if it is damage.
+    pub(crate) fn unread(&self, doing: &'static str, error: &rocksdb::Error) -> StorageError {
+        let error = typed(&self.path, doing, error);
+        if matches!(error, StorageError::Corrupt { .. }) {
+            // Only the first is kept.
+            let _ = self.damage.set(error.clone());
+        }
+        error
+    }
+
+    /// The first damage that a read has found, if there was some.
+    pub(crate) fn damage(&self) -> Option<StorageError> {
+        self.damage.get().cloned()
     }
 
     fn check_layout(&self) -> Result<(), StorageError> {

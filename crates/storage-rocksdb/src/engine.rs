@@ -77,6 +77,11 @@ impl Storage for RocksStorage {
         self.shared.log.stopped()
     }
 
+    fn damage(&self) -> Option<StorageError> {
+        let of_the_state = || self.shared.database.read().as_ref()?.damage();
+        self.shared.log.damage().or_else(of_the_state)
+    }
+
     fn close(&self) -> Result<(), StorageError> {
         let log = self.shared.log.close();
         let Some(database) = self.shared.database.write().take() else {

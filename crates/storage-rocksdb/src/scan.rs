@@ -10,7 +10,6 @@ use self_cell::self_cell;
 use warren_storage::{Scan, StorageError};
 
 use crate::database::{Database, Family};
-use crate::failure::typed;
 
 self_cell!(
     struct OwnedIterator {
@@ -53,7 +52,7 @@ fn next(
         let ended = iterator.status();
         return ended
             .err()
-            .map(|error| Err(typed(database.path(), "scan the state", &error)));
+            .map(|error| Err(database.unread("scan the state", &error)));
     };
     let item = (
         Bytes::copy_from_slice(key.get(1..).unwrap_or_default()),

@@ -20,6 +20,11 @@ pub trait Storage: Send + Sync + 'static {
         None
     }
 
+    /// The first damage that a read has found since the engine was opened, if there was some. What is not damaged is still served and written.
+    fn damage(&self) -> Option<StorageError> {
+        None
+    }
+
     /// Waits until all calls are answered, syncs, and releases the folder; later calls report [`StorageError::Closed`].
     /// Closing twice is allowed. Must not be called from a `done`.
     fn close(&self) -> Result<(), StorageError>;

@@ -3,6 +3,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod config;
+mod heal;
 mod listener;
 mod subject;
 mod tls;
@@ -20,9 +21,9 @@ use tls::ClientTls;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 use warren_node::{
-    Certificate, Config, FreeDisk, Limits, Node, PasswordHashing, Settings, ShardLogs,
+    Certificate, Config, FreeDisk, Limits, Node, NodeError, PasswordHashing, Settings, ShardLogs,
 };
-use warren_storage::StorageError;
+use warren_storage::{Storage as _, StorageError};
 use warren_storage_rocksdb::RocksStorage;
 use warren_transport::{PeerAddress, Tls, TokioNetwork};
 
@@ -156,17 +157,31 @@ async fn run(
     let http = listener::bind(file.http.listen)?;
     let amqps = file.amqp.tls_listen.map(listener::bind).transpose()?;
     let https = file.http.tls_listen.map(listener::bind).transpose()?;
+    heal::finish(&file.node.data_dir)?;
     let storage = RocksStorage::open(
         &file.node.data_dir,
         &warren_storage_rocksdb::Settings::default(),
-    )?;
+    );
+    let storage = match storage {
+        Err(damage @ StorageError::Corrupt { .. }) => return Err(heal_or(&file, damage)),
+        opened => Arc::new(opened?),
+    };
     let node = Node::start(
         node_config(&file, tls),
-        Arc::new(storage),
+        storage.clone(),
         Arc::new(TokioNetwork::default()),
         work.clone(),
-    )
-    .await?;
+    );
+    let node = match (node.await, storage.damage()) {
+        (Err(error), Some(damage)) => {
+            tracing::error!(%error, "the node cannot be started");
+            return Err(heal_or(&file, damage));
+        }
+        (Err(NodeError::Storage(damage @ StorageError::Corrupt { .. })), None) => {
+            return Err(heal_or(&file, damage));
+        }
+        (started, _) => started?,
+    };
     let mut serving = JoinSet::new();
     let mut api = JoinSet::new();
     let work = &work;
@@ -204,22 +219,75 @@ async fn run(
     for (protocol, address) in tls_listeners(&file) {
         tracing::info!(protocol, address, "listening with TLS");
     }
-    let failure = tokio::select! {
+    let end = tokio::select! {
         signal = stop_signal() => {
             tracing::info!(signal = signal?, "stopping");
-            None
+            End::Stopped
         }
-        failure = storage_failure(&node, &file) => Some(failure),
+        _ = storage_failure(&node, &file) => End::Failed,
+        damage = storage_damage(&node, &file) => End::Damaged(damage),
     };
     serving.abort_all();
-    if failure.is_none() {
-        node.shutdown().await;
-        api.abort_all();
-        return Ok(());
+    match end {
+        End::Stopped => {
+            node.shutdown().await;
+            api.abort_all();
+            Ok(())
+        }
+        End::Failed => {
+            // What it can still do in order it may do; its storage cannot be trusted to answer.
+            let _ = tokio::time::timeout(LAST_WORDS, node.shutdown()).await;
+            Err(start_again())
+        }
+        End::Damaged(damage) => {
+            node.shutdown().await;
+            Err(heal_or(&file, damage))
+        }
     }
-    // What it can still do in order it may do; its storage cannot be trusted to answer.
-    let _ = tokio::time::timeout(LAST_WORDS, node.shutdown()).await;
-    Err(start_again())
+}
+
+/// Why a node no longer runs.
+enum End {
+    /// It was told to stop.
+    Stopped,
+    /// Its storage takes no more writes, and there is room for it again.
+    Failed,
+    /// What it stored is damaged, and the others can do without it.
+    Damaged(StorageError),
+}
+
+/// Sets damaged data aside and starts again, to be given everything by the other nodes; returns only if that cannot be.
+fn heal_or(file: &File, damage: StorageError) -> anyhow::Error {
+    if file.cluster.peers.len() < 2 {
+        return damage.into();
+    }
+    match heal::set_aside(&file.node.data_dir, &damage) {
+        Ok(()) => start_again(),
+        Err(error) => error,
+    }
+}
+
+/// Waits until damage has been found, and the others can do without this node while it is given everything anew.
+async fn storage_damage(node: &Arc<Node>, file: &File) -> StorageError {
+    let mut said = false;
+    loop {
+        tokio::time::sleep(LOOK_AT_STORAGE).await;
+        let Some(damage) = node.storage_damage() else {
+            continue;
+        };
+        let why_not = if file.cluster.peers.len() < 2 {
+            "there is no other node to restore it from"
+        } else if heal::was_set_aside(&file.node.data_dir) {
+            "damaged data was set aside here before: look at the disk, and remove that folder"
+        } else if !node.is_dispensable() {
+            "the other nodes are not all up: once they are, this node restores itself from them"
+        } else {
+            return damage;
+        };
+        if !std::mem::replace(&mut said, true) {
+            tracing::error!(%damage, why_not, "stored data is damaged; what is damaged is not served, and this node goes on with the rest");
+        }
+    }
 }
 
 /// Waits until the storage has failed and there is room for it again.
@@ -343,6 +411,7 @@ fn node_config(file: &File, tls: Tls) -> Config {
         http: file.http.listen.to_string(),
         listeners: tls_listeners(file),
         peers,
+        rejoins: heal::was_set_aside(&file.node.data_dir),
         shards: file.cluster.shards,
         tls,
         seed: None,

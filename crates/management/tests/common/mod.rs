@@ -69,6 +69,7 @@ async fn start_with(peers: &[&str], settings: Settings) -> Arc<Node> {
         http: "127.0.0.1:15672".into(),
         listeners: Vec::new(),
         peers: std::iter::once(own.clone()).chain(others).collect(),
+        rejoins: false,
         shards: 8,
         tls: tls("node1"),
         seed: None,
