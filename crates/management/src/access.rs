@@ -13,6 +13,7 @@ use base64::Engine;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use warren_node::Node;
+use warren_node::audit::{self, Who};
 use warren_routing::Table;
 
 /// What tags allow.
@@ -132,9 +133,10 @@ pub(crate) async fn authenticate(
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         access.administrator()?;
     }
+    let who = login.who();
     request.extensions_mut().insert(access);
     request.extensions_mut().insert(login);
-    Ok(next.run(request).await)
+    Ok(WHO.scope(who, next.run(request)).await)
 }
 
 /// Asks for a login and tells the handlers who it is, to be checked by the session that they open.
@@ -144,9 +146,30 @@ pub(crate) async fn log_in(
     next: Next,
 ) -> Result<Response, Error> {
     let (access, login) = identify(&node, login(&request)?).await?;
+    let who = login.who();
     request.extensions_mut().insert(access);
     request.extensions_mut().insert(login);
-    Ok(next.run(request).await)
+    Ok(WHO.scope(who, next.run(request)).await)
+}
+
+tokio::task_local! {
+    /// Who asks in the request that is being answered.
+    static WHO: Who;
+}
+
+/// Who asks in the request that is being answered, for the audit log.
+pub(crate) fn who() -> Who {
+    WHO.try_with(Clone::clone).unwrap_or_default()
+}
+
+impl Login {
+    fn who(&self) -> Who {
+        Who {
+            user: String::from_utf8_lossy(&self.user).into_owned(),
+            peer: self.peer.to_string(),
+            via: "http",
+        }
+    }
 }
 
 /// What the request logs in with.
@@ -172,6 +195,7 @@ async fn identify(node: &Arc<Node>, login: Login) -> Result<(Access, Login), Err
         peer,
     } = &login;
     if let Err(why) = node.authenticate(user, password, peer.ip()).await {
+        audit::login_refused(&login.who(), &why);
         tracing::info!(%peer, why, "a login to the HTTP API was refused");
         return Err(Error::not_authorised("Login failed"));
     }

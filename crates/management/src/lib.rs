@@ -62,9 +62,10 @@ const NAME_BYTES_MAX: usize = 255;
 /// What handlers share.
 type Shared = axum::extract::State<Arc<Node>>;
 
-/// Makes a change; a refusal is an error.
+/// Makes a change for whoever asks in this request; a refusal is an error.
 async fn change(node: &Node, command: Command) -> Result<Outcome, Error> {
-    match node.metadata().propose(command, CHANGE_DEADLINE).await {
+    let proposed = node.propose_for(&access::who, command, CHANGE_DEADLINE);
+    match proposed.await {
         Ok(proposed) => match proposed.outcome {
             Outcome::Refused(refusal) => Err(refusal.into()),
             outcome @ (Outcome::Done | Outcome::Queue { .. } | Outcome::Retry) => Ok(outcome),

@@ -44,6 +44,8 @@ pub struct Subscription {
 pub enum Settlement {
     /// Done with: they are gone.
     Accept,
+    /// Gone as well, since its client does not acknowledge: nobody has accepted it.
+    Taken,
     /// Not wanted: gone (dead-lettered where the queue says so).
     Discard,
     /// Back to their places, marked as redelivered.

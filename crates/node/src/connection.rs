@@ -5,6 +5,7 @@
 //! Invariants: the connection is not read from while too much of what it published is under way, while the node may not take publishes, or
 //! while the client does not read what it is sent; memory for a connection is bounded by its windows.
 
+use crate::audit::{self, Who};
 use crate::client::{Client, IN_FLIGHT_MAX};
 use crate::leaders::Reattaching;
 use crate::meter::{self, MessageStats, Meter, rated};
@@ -115,7 +116,16 @@ pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     connection.client.gone();
     node.forget_session(id);
     let user = connection.session.user();
+    let who = || Who {
+        user: user.to_owned(),
+        peer: peer.to_string(),
+        via: "amqp",
+    };
+    if let Some(reason) = connection.session.refused_login() {
+        audit::login_refused(&who(), reason);
+    }
     if connection.announced {
+        audit::disconnected(&who(), connection.session.vhost(), &why);
         tracing::info!(%peer, user, session = %id, reason = %why, "connection closed");
     } else {
         tracing::debug!(%peer, user, session = %id, reason = %why, "connection closed before it was opened");
@@ -566,6 +576,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 self.sender.clone(),
                 self.kill.clone(),
             );
+            let who = Who {
+                user: self.session.user().to_owned(),
+                peer: self.origin.peer.to_string(),
+                via: "amqp",
+            };
+            audit::connected(&who, self.session.vhost(), self.session.client());
             tracing::info!(
                 user = self.session.user(),
                 vhost = self.session.vhost(),

@@ -9,6 +9,7 @@
 
 mod alarms;
 mod attempts;
+pub mod audit;
 mod client;
 mod config;
 mod connection;

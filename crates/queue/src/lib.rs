@@ -223,7 +223,9 @@ impl Queue {
         let mut settled = 0;
         for &position in positions {
             let found = match settlement {
-                Settlement::Accept | Settlement::Discard => self.messages.remove(position, holder),
+                Settlement::Accept | Settlement::Taken | Settlement::Discard => {
+                    self.messages.remove(position, holder)
+                }
                 Settlement::Requeue => self.messages.requeue(position, holder),
             };
             if !found {

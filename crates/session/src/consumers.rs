@@ -285,7 +285,7 @@ impl Session {
             m.body,
         );
         if no_ack && got.held {
-            host.settle(consumer, got.position, Settlement::Accept);
+            host.settle(consumer, got.position, Settlement::Taken);
         }
         self.reply(channel, id, Reply::Done, host);
     }

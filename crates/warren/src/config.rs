@@ -57,6 +57,8 @@ pub struct File {
     pub limits: LimitsSection,
     /// The log.
     pub log: Log,
+    /// The audit log.
+    pub audit: Audit,
 }
 
 /// `[node]`
@@ -280,6 +282,14 @@ impl Default for Log {
             format: Format::Text,
         }
     }
+}
+
+/// `[audit]`
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Audit {
+    /// Where logins, connections and changes are recorded, one JSON object a line; relative to the working directory. None by default.
+    pub file: Option<PathBuf>,
 }
 
 /// Log levels.

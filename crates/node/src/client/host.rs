@@ -213,7 +213,8 @@ impl Host for Client {
                     self.exclusive = true;
                 }
                 self.flush();
-                let proposed = self.node.metadata().propose(command, COMMAND_DEADLINE);
+                let who = || self.who();
+                let proposed = self.node.propose_for(&who, command, COMMAND_DEADLINE);
                 let (inbox, under_way) = (self.inbox.clone(), UnderWay::one(&self.proposals));
                 tokio::spawn(async move {
                     let reply = match proposed.await {

@@ -10,6 +10,7 @@ mod host;
 mod publish;
 mod requests;
 
+use crate::audit::Who;
 use crate::connection::Inbox;
 use crate::limits::Used;
 use crate::node::{Node, UnderWay};
@@ -218,6 +219,15 @@ impl Client {
         }
     }
 
+    /// Who the client is, for the audit log.
+    pub(crate) fn who(&self) -> Who {
+        Who {
+            user: self.user.clone(),
+            peer: self.peer.to_string(),
+            via: "amqp",
+        }
+    }
+
     /// The session's number.
     pub(crate) fn number(&self) -> u64 {
         self.id.number
@@ -295,7 +305,7 @@ impl Client {
                         message,
                     };
                     if session.deliver(&delivered, self) && settles_itself {
-                        self.settle(item.consumer, delivered.position, Settlement::Accept);
+                        self.settle(item.consumer, delivered.position, Settlement::Taken);
                     }
                 }
                 Err(error) => {

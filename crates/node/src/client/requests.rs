@@ -178,7 +178,8 @@ impl Client {
             only: Some(queue.id),
             session: self.id,
         };
-        let proposed = self.node.metadata().propose(command, COMMAND_DEADLINE);
+        let who = || self.who();
+        let proposed = self.node.propose_for(&who, command, COMMAND_DEADLINE);
         let (node, inbox, session) = (self.node.clone(), self.inbox.clone(), self.id);
         tokio::spawn(async move {
             let reply = match proposed.await {

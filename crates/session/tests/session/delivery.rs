@@ -322,7 +322,7 @@ fn what_a_replicated_queue_keeps_for_a_get_is_settled_for_a_client_that_does_not
         };
         peer.session.got(1, id, &got, &mut peer.host);
         let calls = peer.calls();
-        let settles = |c: &Call| matches!(c, Call::Settle(_, 9, Settlement::Accept));
+        let settles = |c: &Call| matches!(c, Call::Settle(_, 9, Settlement::Taken));
         let settled = calls.iter().position(settles);
         assert_eq!(settled.is_some(), no_ack && held, "{calls:?}");
         let released = calls.iter().position(|c| matches!(c, Call::Release(_)));

@@ -1,0 +1,93 @@
+"""The audit log: who did what, from where, and what came of it."""
+
+import json
+
+import pytest
+
+from amqp import Closed, Connection
+from own import OwnCluster
+from targets import ApiError, eventually, from_environment
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    from_environment().skip_on("rabbitmq", "it is Warren's")
+    cluster = OwnCluster(tmp_path_factory.mktemp("audit"), size=1)
+    node = cluster.nodes[0]
+    with open(node.folder / "node.toml", "a") as file:
+        file.write(f'\n[audit]\nfile = "{node.folder}/audit"\n')
+    try:
+        cluster.up()
+        yield cluster
+    finally:
+        cluster.down()
+
+
+def records(cluster, name="audit"):
+    path = cluster.nodes[0].folder / name
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def recorded(cluster, name="audit", **fields):
+    """The record that has these fields, once it is there."""
+
+    def find():
+        return next((r for r in records(cluster, name) if all(r.get(key) == value for key, value in fields.items())), None)
+
+    return eventually(find, 5, f"a record of {fields}")
+
+
+def test_connections_and_logins(cluster):
+    """A client that comes and goes, and one that may not, are recorded with user, address and outcome."""
+    with Connection(cluster.amqp(1)):
+        record = recorded(cluster, event="connect", via="amqp")
+        assert (record["user"], record["vhost"], record["outcome"]) == ("guest", "/", "ok")
+        assert record["peer"].startswith("127.0.0.1:") and record["timestamp"]
+    assert recorded(cluster, event="disconnect", peer=record["peer"])["reason"] == "closed"
+    with pytest.raises(Closed):
+        Connection(cluster.amqp(1), user="nobody", password="wrong-and-secret")
+    record = recorded(cluster, event="login", via="amqp", outcome="refused")
+    assert "nobody" in record["reason"] and record["peer"].startswith("127.0.0.1:")
+    with pytest.raises(ApiError):
+        cluster.api(1, "guest", "wrong-and-secret").get("overview")
+    record = recorded(cluster, event="login", via="http", outcome="refused", user="guest")
+    assert record["peer"].startswith("127.0.0.1:")
+    assert "wrong-and-secret" not in (cluster.nodes[0].folder / "audit").read_text()
+
+
+def test_changes(cluster):
+    """Changes are recorded with what they are of and what came of them, by AMQP and by HTTP, and no secret with them."""
+    with Connection(cluster.amqp(1)) as connection:
+        ch = connection.channel()
+        ch.queue_declare("audited")
+        ch.exchange_declare("x", "direct")
+        ch.queue_bind("audited", "x", "k")
+        record = recorded(cluster, event="change", action="queue.declare", object="audited")
+        assert (record["user"], record["vhost"], record["via"], record["outcome"]) == ("guest", "/", "amqp", "ok")
+        assert recorded(cluster, action="exchange.declare", object="x")["detail"] == "direct"
+        assert recorded(cluster, action="binding.declare", object="x")["detail"] == "to queue audited, key k"
+        ch.queue_delete("audited")
+        recorded(cluster, action="queue.delete", object="audited", outcome="ok")
+    api = cluster.api(1)
+    api.put("users", "someone", body={"password": "very-secret", "tags": "monitoring"})
+    record = recorded(cluster, action="user.declare", object="someone", via="http", user="guest")
+    assert (record["detail"], record["outcome"]) == ("tags monitoring", "ok")
+    api.put("permissions", "/", "someone", body={"configure": "^c", "write": "^w", "read": "^r"})
+    assert recorded(cluster, action="permission.set", object="someone")["detail"] == "configure ^c, write ^w, read ^r"
+    with pytest.raises(ApiError):
+        api.put("permissions", "/", "no-such-user", body={"configure": "", "write": "", "read": ""})
+    assert "very-secret" not in (cluster.nodes[0].folder / "audit").read_text()
+
+
+def test_a_file_that_is_moved_away_is_followed_by_another(cluster):
+    """As logrotate does: later records go to a new file of the same name."""
+    folder = cluster.nodes[0].folder
+    (folder / "audit").rename(folder / "audit.1")
+
+    def declared():
+        cluster.api(1).put("vhosts", "rotated")
+        return (folder / "audit").exists()
+
+    eventually(declared, 10, "a new file")
+    recorded(cluster, action="vhost.declare", object="rotated")
+    assert records(cluster, "audit.1")
