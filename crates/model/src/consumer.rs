@@ -46,6 +46,8 @@ pub enum Settlement {
     Accept,
     /// Gone as well, since its client does not acknowledge: nobody has accepted it.
     Taken,
+    /// The same, of a get that is answered when it is known to be gone: it must not wait.
+    Got,
     /// Not wanted: gone (dead-lettered where the queue says so).
     Discard,
     /// Back to their places, marked as redelivered.

@@ -223,7 +223,7 @@ impl Queue {
         let mut settled = 0;
         for &position in positions {
             let found = match settlement {
-                Settlement::Accept | Settlement::Taken | Settlement::Discard => {
+                Settlement::Accept | Settlement::Taken | Settlement::Got | Settlement::Discard => {
                     self.messages.remove(position, holder)
                 }
                 Settlement::Requeue => self.messages.requeue(position, holder),

@@ -6,8 +6,8 @@ use crate::connection::{Core, Session};
 use crate::requests::Waiting;
 use crate::{Fault, Host, Reply, host::Got};
 use std::collections::VecDeque;
+use warren_model::Credit;
 use warren_model::message::Message;
-use warren_model::{Credit, Settlement};
 use warren_protocol::{
     BasicCancel, BasicGetOk, CLASS_BASIC, Method, RESOURCE_ERROR, write_content, write_deliver,
 };
@@ -284,9 +284,6 @@ impl Session {
             m.properties,
             m.body,
         );
-        if no_ack && got.held {
-            host.settle(consumer, got.position, Settlement::Taken);
-        }
         self.reply(channel, id, Reply::Done, host);
     }
 

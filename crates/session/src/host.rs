@@ -128,8 +128,6 @@ pub struct Got<'a> {
     pub redelivered: bool,
     /// Ready messages that remain.
     pub remaining: u64,
-    /// Its owner keeps it for this session until it is settled, also if the client does not acknowledge.
-    pub held: bool,
     /// The message.
     pub message: warren_model::message::Message<'a>,
 }

@@ -19,6 +19,7 @@ use crate::permissions::Permissions;
 use crate::registry::ConsumerInfo;
 use crate::routes::RouteCache;
 use crate::wire::{Ask, Call, ConsumerCall, Deliveries, Item, Settled, ShardBatch, ToOwner};
+use bytes::Bytes;
 use hashbrown::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -64,6 +65,22 @@ struct Outgoing {
     /// Which items are publishes to be confirmed: item, channel, sequence.
     confirms: Confirms,
     settled: Vec<Settled>,
+    takes: Vec<Take>,
+}
+
+/// A message that a client without acknowledgements got from a replicated queue, while it is being settled. The client is given it when that is in the log: then it is gone wherever
+/// one looks, and no change of leader can lose or double it.
+struct Take {
+    channel: u16,
+    /// The request's.
+    id: u64,
+    block: Bytes,
+    offset: u32,
+    position: u64,
+    redelivered: bool,
+    remaining: u64,
+    /// It could not be settled: no leader was there.
+    refused: bool,
 }
 
 /// A batch for a lane without an outcome yet.
@@ -77,6 +94,7 @@ struct InFlight {
 struct ShardInFlight {
     batch: ShardBatch,
     confirms: Confirms,
+    takes: Vec<Take>,
     since: Instant,
     /// It was sent to a leader, so nobody but the log knows whether it counts.
     sent: bool,
@@ -130,7 +148,7 @@ struct Asked {
 #[derive(Clone)]
 enum Then {
     Reply,
-    /// A get from a replicated queue whose client does not acknowledge: what was written to it is acknowledged for it, as for consumers that do not.
+    /// A get from a replicated queue whose client does not acknowledge: see [`Take`].
     Take,
     /// The deletion of this queue, once it is sealed.
     Delete(String),
@@ -171,6 +189,8 @@ pub(crate) struct Client {
     last_batch: u64,
     /// Outcomes that came about while the session was busy: channel, sequence, ok.
     outcomes: Vec<(u16, u64, bool)>,
+    /// Takes that have come to their end while the session was busy.
+    taken: Vec<Take>,
     attachments: HashMap<u32, Attachment>,
     asked: BTreeMap<u64, Asked>,
     fences: Vec<Fence>,
@@ -209,6 +229,7 @@ impl Client {
             in_flight_bytes: 0,
             last_batch: 0,
             outcomes: Vec::new(),
+            taken: Vec::new(),
             attachments: HashMap::new(),
             asked: BTreeMap::new(),
             fences: Vec::new(),

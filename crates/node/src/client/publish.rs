@@ -1,7 +1,8 @@
 //! The publish path of a session: routes, batches, outcomes.
 
 use super::{
-    BATCH_BYTES, Client, Confirms, InFlight, OUTCOME_DEADLINE, Outgoing, ShardInFlight, Target,
+    BATCH_BYTES, Client, Confirms, InFlight, OUTCOME_DEADLINE, Outgoing, ShardInFlight, Take,
+    Target,
 };
 use crate::owners::{Address, lane_of};
 use crate::permissions::Access;
@@ -97,6 +98,7 @@ impl Client {
         }
         let (block, items, confirms) = out.take_publishes();
         let settled = std::mem::take(&mut out.settled);
+        let takes = std::mem::take(&mut out.takes);
         let to = self.to_shards.entry(shard).or_default();
         to.last += 1;
         self.in_flight_bytes += block.len();
@@ -111,6 +113,7 @@ impl Client {
         let in_flight = ShardInFlight {
             batch,
             confirms,
+            takes,
             since: Instant::now(),
             sent: false,
         };
@@ -186,6 +189,11 @@ impl Client {
                 let lost = batch.confirms.into_iter();
                 self.outcomes
                     .extend(lost.map(|(_, channel, sequence)| (channel, sequence, false)));
+                let refused = batch.takes.into_iter();
+                self.taken.extend(refused.map(|take| Take {
+                    refused: true,
+                    ..take
+                }));
             }
         }
         None
@@ -221,6 +229,7 @@ impl Client {
                     items: Vec::new(),
                     confirms: Vec::new(),
                     settled: Vec::new(),
+                    takes: Vec::new(),
                 });
                 self.outgoing.len() - 1
             }
@@ -237,7 +246,10 @@ impl Client {
             Some(shard) => {
                 let to = self.to_shards.get_mut(&shard);
                 match to.and_then(|to| to.in_flight.remove(&number)) {
-                    Some(batch) => (batch.batch.block.len(), batch.confirms),
+                    Some(batch) => {
+                        self.taken.extend(batch.takes);
+                        (batch.batch.block.len(), batch.confirms)
+                    }
                     None => return,
                 }
             }
@@ -270,6 +282,9 @@ impl Client {
     pub(crate) fn settle_outcomes(&mut self, session: &mut Session) {
         for (channel, sequence, ok) in self.outcomes.drain(..) {
             session.confirm(channel, sequence, ok);
+        }
+        for take in std::mem::take(&mut self.taken) {
+            self.give(session, &take);
         }
     }
 

@@ -1,15 +1,19 @@
 //! Requests of a session that queue owners answer, and what becomes of them when an owner is lost or changes.
 
-use super::{ATTACHMENT_SHIFT, Asked, Attachment, Client, Fence, RETRY_PAUSE, Then};
+use super::{ATTACHMENT_SHIFT, Asked, Attachment, Client, Fence, RETRY_PAUSE, Take, Target, Then};
 use crate::connection::Inbox;
-use crate::wire::{Answer, Ask, Question, ToOwner, ToSession};
+use crate::wire::{Answer, Ask, Question, Settled, ToOwner, ToSession};
 use crate::worker::COMMAND_DEADLINE;
 use std::collections::BTreeMap;
 use tokio::time::Instant;
 use warren_model::command::Place;
 use warren_model::message::Message;
-use warren_model::{Command, NodeId, Outcome, QueueId, QueueRef, Refusal, ShardId};
+use warren_model::{Command, NodeId, Outcome, QueueId, QueueRef, Refusal, Settlement, ShardId};
 use warren_session::{Got, Reply, Session};
+
+/// Why a queue that is there cannot be asked, in the words that clients know.
+const DOWN: &str =
+    "the home node of the durable queue is down or inaccessible; try again when it is back";
 
 impl Asked {
     fn must_be_answered(&self) -> bool {
@@ -133,13 +137,25 @@ impl Client {
                     self.asked.insert(id, asked);
                     return;
                 }
+                if matches!(asked.then, Then::Take) {
+                    let take = Take {
+                        channel: asked.channel,
+                        id,
+                        block: block.clone(),
+                        offset: item.offset,
+                        position: item.position | count,
+                        redelivered: item.redelivered,
+                        remaining,
+                        refused: false,
+                    };
+                    return self.take(item.consumer, take);
+                }
                 match Message::read(block, item.offset) {
                     Ok(message) => {
                         let got = Got {
                             position: item.position | count,
                             redelivered: item.redelivered,
                             remaining,
-                            held: matches!(asked.then, Then::Take),
                             message,
                         };
                         session.got(asked.channel, id, &got, self);
@@ -159,6 +175,50 @@ impl Client {
                     self.attachments.remove(consumer);
                 }
                 session.reply(asked.channel, id, reply_of(answer), self);
+            }
+        }
+    }
+
+    /// Settles what was got; see [`Take`].
+    fn take(&mut self, consumer: u32, take: Take) {
+        let Some(attachment) = self.attachments.get(&consumer) else {
+            return;
+        };
+        let (Some(shard), queue) = (attachment.shard(), attachment.queue.id) else {
+            return;
+        };
+        let index = self.outgoing(Target::Shard(shard));
+        let out = &mut self.outgoing[index];
+        out.settled.push(Settled {
+            queue,
+            consumer,
+            position: take.position & ((1 << ATTACHMENT_SHIFT) - 1),
+            settlement: Settlement::Got,
+        });
+        out.takes.push(take);
+        self.flush_one(index);
+    }
+
+    /// Gives a client what it got, now that it is settled.
+    pub(super) fn give(&mut self, session: &mut Session, take: &Take) {
+        let (channel, id) = (take.channel, take.id);
+        if take.refused {
+            let reply = Reply::Refused(Refusal::not_found(DOWN));
+            return session.reply(channel, id, reply, self);
+        }
+        match Message::read(&take.block, take.offset) {
+            Ok(message) => {
+                let got = Got {
+                    position: take.position,
+                    redelivered: take.redelivered,
+                    remaining: take.remaining,
+                    message,
+                };
+                session.got(channel, id, &got, self);
+            }
+            Err(error) => {
+                let reply = Reply::Refused(Refusal::new(541, error.to_string()));
+                session.reply(channel, id, reply, self);
             }
         }
     }
@@ -353,7 +413,7 @@ impl Client {
                 let text = if gone {
                     "the queue was deleted meanwhile"
                 } else {
-                    "the home node of the durable queue is down or inaccessible; try again when it is back"
+                    DOWN
                 };
                 Reply::Refused(Refusal::not_found(text))
             }

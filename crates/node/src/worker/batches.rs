@@ -65,7 +65,11 @@ impl Worker {
         leading
             .pending
             .batch(batch.session, batch.number, items, &settles, &batch.block);
-        leading.urgent |= !batch.items.is_empty();
+        leading.urgent |= !batch.items.is_empty()
+            || batch
+                .settled
+                .iter()
+                .any(|s| s.settlement == Settlement::Got);
         if planted!(ConfirmBeforeCommit) {
             self.outbox.push(batch.session, published(Vec::new()));
             return;

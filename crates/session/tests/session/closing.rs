@@ -267,7 +267,6 @@ fn messages_that_were_got_are_waited_for_too() {
             position: 3,
             redelivered: false,
             remaining: 0,
-            held: false,
             message: message(b"m"),
         },
         &mut peer.host,

@@ -226,7 +226,6 @@ fn get_says_how_many_remain() {
         position: 30,
         redelivered: true,
         remaining: 7,
-        held: false,
         message: message(b"m"),
     };
     peer.session.got(1, id + 1, &got, &mut peer.host);
@@ -303,34 +302,6 @@ fn get_says_how_many_remain() {
 }
 
 #[test]
-fn what_a_replicated_queue_keeps_for_a_get_is_settled_for_a_client_that_does_not() {
-    for (no_ack, held) in [(true, true), (true, false), (false, true)] {
-        let mut peer = Peer::open();
-        peer.host.queues.insert("q1".into(), queue_ref(1));
-        let queue = short("q1");
-        peer.method(1, wire::BasicGet { queue, no_ack });
-        // It comes right behind the get, and must not overtake the settlement.
-        peer.method(1, wire::ChannelClose::default());
-        let (_, id, _) = peer.host.asked.pop_front().unwrap();
-        peer.calls();
-        let got = Got {
-            position: 9,
-            redelivered: false,
-            remaining: 0,
-            held,
-            message: message(b"m"),
-        };
-        peer.session.got(1, id, &got, &mut peer.host);
-        let calls = peer.calls();
-        let settles = |c: &Call| matches!(c, Call::Settle(_, 9, Settlement::Taken));
-        let settled = calls.iter().position(settles);
-        assert_eq!(settled.is_some(), no_ack && held, "{calls:?}");
-        let released = calls.iter().position(|c| matches!(c, Call::Release(_)));
-        assert!(released.is_some() && settled < released, "{calls:?}");
-    }
-}
-
-#[test]
 fn gets_from_ever_new_queues_do_not_add_up() {
     let mut peer = Peer::open();
     for n in 0..2000u64 {
@@ -351,7 +322,6 @@ fn gets_from_ever_new_queues_do_not_add_up() {
                     position: 1,
                     redelivered: false,
                     remaining: 0,
-                    held: false,
                     message: message(b"m"),
                 },
                 &mut peer.host,

@@ -241,7 +241,6 @@ fn event(peer: &mut Peer, rng: &mut Rng) {
                             position: 4,
                             redelivered: false,
                             remaining: 1,
-                            held: false,
                             message: message(b"got"),
                         },
                         host,
