@@ -116,16 +116,11 @@ pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     connection.client.gone();
     node.forget_session(id);
     let user = connection.session.user();
-    let who = || Who {
-        user: user.to_owned(),
-        peer: peer.to_string(),
-        via: "amqp",
-    };
     if let Some(reason) = connection.session.refused_login() {
-        audit::login_refused(&who(), reason);
+        audit::login_refused(&connection.who(), reason);
     }
     if connection.announced {
-        audit::disconnected(&who(), connection.session.vhost(), &why);
+        audit::disconnected(&connection.who(), connection.session.vhost(), &why);
         tracing::info!(%peer, user, session = %id, reason = %why, "connection closed");
     } else {
         tracing::debug!(%peer, user, session = %id, reason = %why, "connection closed before it was opened");
@@ -576,18 +571,22 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 self.sender.clone(),
                 self.kill.clone(),
             );
-            let who = Who {
-                user: self.session.user().to_owned(),
-                peer: self.origin.peer.to_string(),
-                via: "amqp",
-            };
-            audit::connected(&who, self.session.vhost(), self.session.client());
+            audit::connected(&self.who(), self.session.vhost(), self.session.client());
             tracing::info!(
                 user = self.session.user(),
                 vhost = self.session.vhost(),
                 client = self.session.client(),
                 "connection opened"
             );
+        }
+    }
+
+    /// Who the client is, for the audit log.
+    fn who(&self) -> Who {
+        Who {
+            user: self.session.user().to_owned(),
+            peer: self.origin.peer.to_string(),
+            via: "amqp",
         }
     }
 }

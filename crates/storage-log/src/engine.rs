@@ -1,12 +1,12 @@
 //! The open log: what its parts share, and how it is opened and closed.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
 use parking_lot::{Condvar, Mutex};
-use warren_storage::{LogStore, Place, StorageError, StorageStats};
+use warren_storage::{Damage, LogStore, Place, StorageError, StorageStats};
 
 use crate::Settings;
 use crate::disk::Disk;
@@ -30,7 +30,7 @@ pub(crate) struct Shared {
     pub(crate) counters: Counters,
     pub(crate) disk: Disk,
     /// What a read has found damaged first.
-    pub(crate) damage: OnceLock<StorageError>,
+    pub(crate) damage: Damage,
     pub(crate) batch_bytes: usize,
     pub(crate) segment_bytes: u64,
     pub(crate) spare_segments: usize,
@@ -68,7 +68,7 @@ impl LogFiles {
             work: Condvar::new(),
             counters: Counters::default(),
             disk,
-            damage: OnceLock::new(),
+            damage: Damage::default(),
             batch_bytes: settings.batch_bytes,
             segment_bytes: settings.segment_bytes,
             spare_segments: settings.spare_segments,
@@ -134,7 +134,7 @@ impl LogFiles {
     /// The first damage that a read has found, if there was some.
     #[must_use]
     pub fn damage(&self) -> Option<StorageError> {
-        self.shared.damage.get().cloned()
+        self.shared.damage.first()
     }
 
     /// Waits until all calls are answered and releases the log; later calls report [`StorageError::Closed`]. Closing twice is

@@ -289,7 +289,7 @@ impl LogStore for Shared {
         let mut entries = Vec::new();
         for run in runs {
             run.read(self, group, &mut entries)
-                .inspect_err(|error| self.note_damage(error))?;
+                .inspect_err(|error| self.damage.note(error))?;
         }
         if entries.is_empty() {
             return Ok(cached_entries);
@@ -322,7 +322,7 @@ impl LogStore for Shared {
         drop(front);
         self.stored(&file, location)
             .and_then(|stored| record::decode(Address::Record { group, name }, stored))
-            .inspect_err(|error| self.note_damage(error))
+            .inspect_err(|error| self.damage.note(error))
             .map(Some)
     }
 
@@ -338,13 +338,6 @@ impl LogStore for Shared {
 }
 
 impl Shared {
-    fn note_damage(&self, error: &StorageError) {
-        if matches!(error, StorageError::Corrupt { .. }) {
-            // Only the first is kept.
-            let _ = self.damage.set(error.clone());
-        }
-    }
-
     /// A record as it is stored.
     pub(crate) fn stored(&self, file: &File, location: Location) -> Result<Bytes, StorageError> {
         let mut stored = vec![0; location.bytes as usize];

@@ -1,11 +1,10 @@
 //! The database of one folder: opening it, its column families, and reads and writes with typed errors.
 
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 
 use bytes::Bytes;
 use rocksdb::{ColumnFamily, ColumnFamilyDescriptor, DB, WriteBatch};
-use warren_storage::{Place, Space, StorageError, key};
+use warren_storage::{Damage, Place, Space, StorageError, key};
 
 use crate::Settings;
 use crate::failure::typed;
@@ -19,7 +18,7 @@ pub(crate) struct Database {
     db: DB,
     path: PathBuf,
     /// What a read has found damaged first.
-    damage: OnceLock<StorageError>,
+    damage: Damage,
 }
 
 /// Which column family.
@@ -72,7 +71,7 @@ impl Database {
             .map_err(|error| typed(path, "open the database", &error))?;
         let database = Database {
             db,
-            damage: OnceLock::new(),
+            damage: Damage::default(),
             path: path.to_owned(),
         };
         database.check_layout()?;
@@ -119,16 +118,13 @@ impl Database {
     /// What a read failed of; noted if it is damage.
     pub(crate) fn unread(&self, doing: &'static str, error: &rocksdb::Error) -> StorageError {
         let error = typed(&self.path, doing, error);
-        if matches!(error, StorageError::Corrupt { .. }) {
-            // Only the first is kept.
-            let _ = self.damage.set(error.clone());
-        }
+        self.damage.note(&error);
         error
     }
 
     /// The first damage that a read has found, if there was some.
     pub(crate) fn damage(&self) -> Option<StorageError> {
-        self.damage.get().cloned()
+        self.damage.first()
     }
 
     fn check_layout(&self) -> Result<(), StorageError> {

@@ -23,6 +23,7 @@
 
 #[cfg(feature = "conformance")]
 pub mod conformance;
+mod damage;
 mod engine;
 mod error;
 pub mod key;
@@ -31,6 +32,7 @@ pub mod memory;
 pub mod record;
 mod state;
 
+pub use damage::Damage;
 pub use engine::{Storage, StorageStats};
 pub use error::{Place, StorageError};
 pub use log::{Done, LogBounds, LogEntry, LogStore};
