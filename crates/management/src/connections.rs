@@ -119,10 +119,12 @@ async fn named(
     detail: Detail,
     name: &str,
 ) -> Result<Seen, Error> {
+    // Some clients write a space in a path as in a query. No name has a plus sign of its own.
+    let name = &name.replace('+', " ");
     // Whose it is decides who may see it, so that one who may not learns that, and not that there is none.
     let observed = node.connections(detail, PEERS_DEADLINE).await;
     let found = observed.answers.into_iter().find_map(|(id, infos)| {
-        let info = infos.into_iter().find(|info| info.name == name)?;
+        let info = infos.into_iter().find(|info| info.name == *name)?;
         Some((id, info))
     });
     let (id, info) = found.ok_or_else(|| Error::not_found(format!("no connection '{name}'")))?;
@@ -251,6 +253,7 @@ pub(crate) async fn channel_named(
     Extension(access): Extension<Access>,
     Names(name): Names<String>,
 ) -> Result<Json<Value>, Error> {
+    let name = name.replace('+', " ");
     let none = || Error::not_found(format!("no channel '{name}'"));
     let (connection, _) = name.rsplit_once(" (").ok_or_else(none)?;
     let seen = named(&node, &access, Detail::Channels, connection)
@@ -345,7 +348,6 @@ fn connection(seen: &Seen) -> Value {
         "user": info.user,
         "user_who_performed_action": info.user,
         "vhost": info.vhost,
-        "user_provided_name": properties.get("connection_name"),
         "client_properties": properties,
         "auth_mechanism": info.mechanism,
         "peer_host": peer_host,
@@ -358,8 +360,12 @@ fn connection(seen: &Seen) -> Value {
         "connected_at": info.connected_at,
         "ssl": info.tls.is_some(),
     });
+    let named = row["client_properties"].get("connection_name").cloned();
     if let Value::Object(row) = row {
         fields.extend(row);
+    }
+    if let Some(name) = named {
+        fields.insert("user_provided_name".into(), name);
     }
     if let Some(tls) = &info.tls {
         fields.insert("ssl_protocol".into(), json!(tls.protocol));

@@ -2,7 +2,7 @@
 //!
 //! Flow: [`serve`] accepts connections within bounds and hands requests to [`router`]; `access` asks who is there; a handler reads the node's table or
 //! proposes a command and answers JSON. Bodies and errors have RabbitMQ's form (`{"error": …, "reason": …}`), so that its tools can read them.
-//! Invariants: nothing but `/api/health` is answered without a login; a definition is read only from a table that shows everything that was answered
+//! Invariants: nothing but `/api/health`, `/api/auth`, `/api/openapi.json` and the metrics is answered without a login; a definition is read only from a table that shows everything that was answered
 //! before (else 503); the table is locked for at most [`CHUNK`] items at a time; every request ends within a deadline; messages are touched only through
 //! AMQP sessions of the user who asks.
 //! Departs from RabbitMQ: changes of definitions are for administrators alone; counts and rates are asked of the queues' owners when listed. Whichever node
@@ -20,6 +20,7 @@ mod connections;
 mod definitions;
 mod error;
 mod exchanges;
+mod exposition;
 mod extract;
 mod globals;
 mod limits;
@@ -27,6 +28,7 @@ mod listing;
 mod membership;
 mod messages;
 mod metrics;
+mod openapi;
 mod overview;
 mod parameters;
 mod permissions;

@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::extract::Parameters;
 use axum::http::StatusCode;
 use regex::{Regex, RegexBuilder};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use std::cmp::Ordering;
 
 const PAGE_SIZE: usize = 100;
@@ -155,16 +155,39 @@ impl Listing {
         Ok(self.answer(self.page(chosen)?))
     }
 
-    fn narrowed(&self, mut row: Value) -> Value {
-        let Some(fields) = row.as_object_mut().filter(|_| !self.columns.is_empty()) else {
+    /// Leaves the fields that are asked for; `a.b` stands for the field `b` within `a`.
+    pub(crate) fn narrowed(&self, row: Value) -> Value {
+        if self.columns.is_empty() {
             return row;
-        };
-        let pairs = self
+        }
+        let paths = self
             .columns
             .iter()
-            .filter_map(|column| fields.remove_entry(column.as_str()));
-        Value::Object(pairs.collect::<Map<_, _>>())
+            .map(|column| column.split('.').collect());
+        narrowed(row, &paths.collect::<Vec<Vec<&str>>>())
     }
+}
+
+/// What of a value is on one of the paths. What has no fields of its own is on none that goes on.
+fn narrowed(value: Value, paths: &[Vec<&str>]) -> Value {
+    let Value::Object(fields) = value else {
+        return value;
+    };
+    let chosen = fields.into_iter().filter_map(|(name, value)| {
+        let mut deeper = Vec::new();
+        for path in paths {
+            match path.split_first() {
+                Some((first, [])) if *first == name => return Some((name, value)),
+                Some((first, rest)) if *first == name => deeper.push(rest.to_vec()),
+                Some(_) | None => {}
+            }
+        }
+        if deeper.is_empty() || !value.is_object() {
+            return None;
+        }
+        Some((name, narrowed(value, &deeper)))
+    });
+    Value::Object(chosen.collect())
 }
 
 impl Chosen<Value> {
@@ -364,5 +387,25 @@ mod tests {
             sorted,
             json!([{"name": "ccc"}, {"name": "bb"}, {"name": "a"}])
         );
+    }
+
+    #[test]
+    fn columns_reach_into_fields() {
+        let row = json!({"name": "a", "stats": {"publish": 1, "ack": 2, "rates": {"publish": 0.5}}, "state": "running"});
+        let with = |columns| {
+            let asked = listing(&[("columns", columns)]).unwrap();
+            asked.narrowed(row.clone())
+        };
+        assert_eq!(
+            with("name,stats.publish,stats.rates.publish"),
+            json!({"name": "a", "stats": {"publish": 1, "rates": {"publish": 0.5}}})
+        );
+        assert_eq!(
+            with("stats.publish,stats"),
+            json!({"stats": row["stats"]}),
+            "the whole field counts"
+        );
+        assert_eq!(with("state.x,none"), json!({}));
+        assert_eq!(with("stats.none"), json!({"stats": {}}));
     }
 }

@@ -5,18 +5,18 @@
 //! Cost: one pass over this node's queues and connections for each scrape.
 
 use crate::error::Error;
+use crate::exposition::Exposition;
 use crate::{CHUNK, Shared};
 use axum::extract::State;
-use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
-use warren_model::QueueId;
-use warren_node::{Counts, Detail, LinkStatus, MessageStats, Node, QueueStats};
+use warren_model::{QueueId, ShardId};
+use warren_node::{
+    Counts, Detail, LinkStatus, MessageStats, Node, NodeInfo, QueueStats, ShardStatus,
+};
 
-const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// Message counters: ours, RabbitMQ's since 3.9 without prefix and suffix, the one that its channels have, and what it is.
 const MESSAGES: [(&str, &str, &str, &str); 11] = [
     (
@@ -90,52 +90,6 @@ const MESSAGES: [(&str, &str, &str, &str); 11] = [
 /// Name, help, and where the numbers of a family of series come from.
 type Family<T, N> = (&'static str, &'static str, fn(&T) -> N);
 
-/// What is written, family by family.
-#[derive(Default)]
-struct Exposition(String);
-
-impl Exposition {
-    /// Begins a family of series.
-    fn family(&mut self, name: &str, kind: &str, help: &str) {
-        // Writing to a string cannot fail.
-        let _ = write!(self.0, "# TYPE {name} {kind}\n# HELP {name} {help}\n");
-    }
-
-    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl std::fmt::Display) {
-        self.0.push_str(name);
-        for (i, (label, text)) in labels.iter().enumerate() {
-            let opening = if i == 0 { '{' } else { ',' };
-            let _ = write!(self.0, "{opening}{label}=\"{}\"", escaped(text));
-        }
-        if !labels.is_empty() {
-            self.0.push('}');
-        }
-        let _ = writeln!(self.0, " {value}");
-    }
-
-    fn gauge(&mut self, name: &str, help: &str, value: impl std::fmt::Display) {
-        self.family(name, "gauge", help);
-        self.sample(name, &[], value);
-    }
-
-    fn counter(&mut self, name: &str, help: &str, value: impl std::fmt::Display) {
-        self.family(name, "counter", help);
-        self.sample(name, &[], value);
-    }
-}
-
-impl IntoResponse for Exposition {
-    fn into_response(self) -> Response {
-        ([(header::CONTENT_TYPE, CONTENT_TYPE)], self.0).into_response()
-    }
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('\\', "\\\\")
-        .replace('"', "\\\"")
-        .replace('\n', "\\n")
-}
-
 pub(crate) async fn aggregated(State(node): Shared) -> Response {
     let mut out = Exposition::default();
     identity(&mut out, &node);
@@ -143,6 +97,7 @@ pub(crate) async fn aggregated(State(node): Shared) -> Response {
     queues(&mut out, &node.own_queue_counts().await);
     table(&mut out, &node);
     group(&mut out, &node);
+    shards(&mut out, &node);
     links(&mut out, &node);
     out.into_response()
 }
@@ -174,9 +129,9 @@ fn identity(out: &mut Exposition, node: &Node) {
 
 async fn clients(out: &mut Exposition, node: &Arc<Node>) {
     let process = node.process();
-    let connections = node.own_connections(Detail::Connections).await;
+    let connections = node.own_connections(Detail::Channels).await;
     let live = connections.iter().filter_map(|c| c.live.as_ref());
-    let channels: u64 = live.map(|live| live.channel_count).sum();
+    let channels: Vec<_> = live.flat_map(|live| &live.channels).collect();
     out.gauge(
         "rabbitmq_connections",
         "Open connections",
@@ -192,12 +147,26 @@ async fn clients(out: &mut Exposition, node: &Arc<Node>) {
         "Connections closed",
         process.connections_closed,
     );
-    out.gauge("rabbitmq_channels", "Open channels", channels);
+    out.gauge("rabbitmq_channels", "Open channels", channels.len());
+    let consumers: u64 = channels.iter().map(|c| u64::from(c.consumers)).sum();
+    let name = "rabbitmq_channel_consumers";
+    out.gauge(name, "Consumers of this node's channels", consumers);
+    let unacked: u64 = channels.iter().map(|c| c.unacked).sum();
+    let name = "rabbitmq_channel_messages_unacked";
+    out.gauge(name, "Messages that this node's channels hold", unacked);
+    let unconfirmed: u64 = channels.iter().map(|c| c.unconfirmed).sum();
+    let name = "rabbitmq_channel_messages_unconfirmed";
+    out.gauge(name, "Publishes that wait for their confirm", unconfirmed);
     let name = "rabbitmq_connection_incoming_bytes_total";
     out.counter(name, "Bytes received from clients", process.received_bytes);
     let name = "rabbitmq_connection_outgoing_bytes_total";
     out.counter(name, "Bytes sent to clients", process.sent_bytes);
     messages(out, &process.stats);
+    resources(out, node, &process);
+}
+
+/// What the node has of memory, disk and descriptors, and whether it has enough.
+fn resources(out: &mut Exposition, node: &Node, process: &NodeInfo) {
     out.gauge(
         "rabbitmq_process_open_fds",
         "Open file descriptors",
@@ -213,12 +182,30 @@ async fn clients(out: &mut Exposition, node: &Arc<Node>) {
         "Memory used in bytes",
         process.memory_used,
     );
+    let name = "rabbitmq_process_open_tcp_sockets";
+    out.gauge(name, "Open sockets of clients", process.connections);
+    let name = "rabbitmq_process_max_tcp_sockets";
+    out.gauge(name, "Open sockets limit", process.fd_total);
+    let name = "rabbitmq_resident_memory_limit_bytes";
+    let help = "Bytes of memory that messages may take before publishers are blocked";
+    out.gauge(name, help, process.queued_bytes_limit);
+    if let Some(free) = node.config().free_disk.as_ref().and_then(|disk| disk.ask()) {
+        let name = "rabbitmq_disk_space_available_bytes";
+        out.gauge(name, "Disk space available in bytes", free);
+    }
+    let name = "rabbitmq_disk_space_available_limit_bytes";
+    let help = "Free disk space below which publishers are blocked";
+    out.gauge(name, help, node.config().settings.disk_free_limit_bytes);
+    let low = node.low();
     let name = "rabbitmq_alarms_memory_used_watermark";
-    out.gauge(
-        name,
-        "1 while publishers are blocked",
-        u8::from(process.alarm),
-    );
+    let help = "1 while messages take too much of this node's memory";
+    out.gauge(name, help, u8::from(low.memory));
+    let name = "rabbitmq_alarms_free_disk_space_watermark";
+    let help = "1 while too little disk space is free on this node";
+    out.gauge(name, help, u8::from(low.disk));
+    let name = "warren_publishers_blocked";
+    let help = "1 while publishers are blocked, for want of something on this node or another one";
+    out.gauge(name, help, u8::from(process.alarm));
     let name = "warren_queued_bytes";
     out.gauge(
         name,
@@ -383,6 +370,63 @@ fn group(out: &mut Exposition, node: &Node) {
     out.gauge("warren_lease_held", "1 while this node may route", held);
 }
 
+/// The groups of the shards that this node has replicas of, under the names that RabbitMQ has for the groups of quorum queues: sums over them.
+fn shards(out: &mut Exposition, node: &Node) {
+    let all = {
+        let table = node.metadata().table().read();
+        node.ownership(&table).shards()
+    };
+    let of_shard = |shard| node.shard_status(ShardId(shard));
+    let groups: Vec<ShardStatus> = (0..all).filter_map(of_shard).collect();
+    let families: [Family<ShardStatus, u64>; 5] = [
+        ("rabbitmq_raft_term_total", "Terms", |s| s.term),
+        (
+            "rabbitmq_raft_log_snapshot_index",
+            "Last index that a checkpoint covers",
+            |s| s.checkpointed.unwrap_or(0),
+        ),
+        (
+            "rabbitmq_raft_log_last_applied_index",
+            "Last index applied",
+            |s| s.applied.unwrap_or(0),
+        ),
+        (
+            "rabbitmq_raft_log_commit_index",
+            "Last index that is known to be committed",
+            |s| s.committed.unwrap_or(0),
+        ),
+        (
+            "rabbitmq_raft_log_last_written_index",
+            "Last index written",
+            |s| s.last_log.unwrap_or(0),
+        ),
+    ];
+    for (name, help, of) in families {
+        let kind = if name.ends_with("_total") {
+            "counter"
+        } else {
+            "gauge"
+        };
+        out.family(name, kind, help);
+        out.sample(name, &[], groups.iter().map(of).sum::<u64>());
+    }
+    let name = "warren_shard_groups";
+    out.gauge(name, "Shards that this node has a replica of", groups.len());
+    let failed = groups
+        .iter()
+        .filter(|group| group.failure.is_some())
+        .count();
+    let name = "warren_shard_groups_stopped";
+    out.gauge(name, "Those whose group has stopped on this node", failed);
+    let leaderless = groups.iter().filter(|group| group.leader.is_none()).count();
+    let name = "warren_shard_groups_without_leader";
+    out.gauge(
+        name,
+        "Those without a leader that this node knows of",
+        leaderless,
+    );
+}
+
 fn links(out: &mut Exposition, node: &Node) {
     let links = node.links();
     out.gauge("warren_links", "Links to other nodes", links.len());
@@ -494,21 +538,4 @@ pub(crate) async fn per_object(State(node): Shared) -> Result<Response, Error> {
     let name = "warren_metrics_objects_left_out";
     out.gauge(name, "Queues beyond http.metrics_objects_max", left_out);
     Ok(out.into_response())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn samples_are_written_as_prometheus_reads_them() {
-        let mut out = Exposition::default();
-        out.gauge("a", "What it is", 1.5);
-        out.family("b", "counter", "Other");
-        out.sample("b", &[("x", "a\"b\\c\nd"), ("y", "")], 7);
-        assert_eq!(
-            out.0,
-            "# TYPE a gauge\n# HELP a What it is\na 1.5\n# TYPE b counter\n# HELP b Other\nb{x=\"a\\\"b\\\\c\\nd\",y=\"\"} 7\n"
-        );
-    }
 }

@@ -18,7 +18,9 @@ const EXCHANGE_TYPES: [&str; 5] = ["direct", "fanout", "headers", "topic", "x-co
 pub(crate) async fn overview(
     State(node): Shared,
     Extension(access): Extension<Access>,
-) -> Json<Value> {
+    parameters: Parameters,
+) -> Result<Json<Value>, Error> {
+    let listing = Listing::new(&parameters)?;
     let ((counts, silent), observed, (connections, channels)) = tokio::join!(
         node.queue_counts(None, PEERS_DEADLINE),
         node.processes(PEERS_DEADLINE),
@@ -61,7 +63,7 @@ pub(crate) async fn overview(
         .iter()
         .filter_map(|id| table.node(*id))
         .map(|member| member.name.as_str());
-    Json(json!({
+    let overview = json!({
         "product_name": "Warren",
         "product_version": env!("CARGO_PKG_VERSION"),
         "management_version": env!("CARGO_PKG_VERSION"),
@@ -82,7 +84,8 @@ pub(crate) async fn overview(
         "queue_totals": {"messages": ready + unacked, "messages_ready": ready, "messages_unacknowledged": unacked},
         "silent_nodes": silent.collect::<Vec<_>>(),
         "listeners": table.nodes().filter(|member| member.up).flat_map(listeners).chain(more_listeners).collect::<Vec<_>>(),
-    }))
+    });
+    Ok(Json(listing.narrowed(overview)))
 }
 
 fn listener(node: &str, protocol: &str, address: &str) -> Option<Value> {
@@ -118,7 +121,9 @@ pub(crate) async fn nodes(
     let listing = Listing::new(&parameters)?;
     let observed = node.processes(PEERS_DEADLINE).await;
     let table = node.metadata().table().read();
-    let rows = table.nodes().map(|member| described(member, &observed));
+    let mut members: Vec<&NodeRecord> = table.nodes().collect();
+    members.sort_by_key(|member| &member.name);
+    let rows = members.iter().map(|member| described(member, &observed));
     let rows = rows.collect();
     drop(table);
     Ok(Json(listing.of_rows(rows)?))

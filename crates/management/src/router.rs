@@ -5,7 +5,7 @@ use crate::definitions::{export, import};
 use crate::error::Error;
 use crate::{
     PEERS_DEADLINE, access, bindings, checks, connections, exchanges, globals, limits, membership,
-    messages, metrics, overview, parameters, permissions, policies, queues, status,
+    messages, metrics, openapi, overview, parameters, permissions, policies, queues, status,
     topic_permissions, users, vhosts,
 };
 use axum::extract::{DefaultBodyLimit, Request, State};
@@ -65,6 +65,7 @@ pub fn router(node: Arc<Node>) -> Router {
     let quick = Router::new()
         .route("/api/health", get(status::health))
         .route("/api/auth", get(checks::auth))
+        .route("/api/openapi.json", get(openapi::document))
         .route("/metrics", get(metrics::aggregated))
         .route("/metrics/per-object", get(metrics::per_object))
         .merge(own)

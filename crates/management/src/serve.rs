@@ -1,11 +1,13 @@
 //! The HTTP listener: bounded in connections, in what one may hold, and in how long.
 //!
 //! A client that sends its request slowly or not at all is dropped after [`HEAD_DEADLINE`], one that reads its answer slowly after [`LIFETIME`].
-//! What is no HTTP is answered with 400 and closed.
+//! What is no HTTP is answered with 400 and closed. Empty parts of a path are passed over, as RabbitMQ does it and some of its tools rely on.
 
 use crate::router;
 use axum::Router;
 use axum::extract::ConnectInfo;
+use axum::http::Uri;
+use axum::http::uri::PathAndQuery;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
@@ -82,6 +84,9 @@ pub async fn serve_with<S, F>(
 async fn serve_one(api: Router, stream: impl AsyncRead + AsyncWrite + Unpin, peer: SocketAddr) {
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
         request.extensions_mut().insert(ConnectInfo(peer));
+        if let Some(uri) = without_empty_parts(request.uri()) {
+            *request.uri_mut() = uri;
+        }
         TowerToHyperService::new(api.clone()).call(request)
     });
     let mut server = http1::Builder::new();
@@ -104,5 +109,44 @@ async fn serve_one(api: Router, stream: impl AsyncRead + AsyncWrite + Unpin, pee
     };
     if let Err(error) = result {
         tracing::debug!(%peer, %error, "a connection to the HTTP API ended badly");
+    }
+}
+
+/// The address without empty parts of its path, if it has any: `/api/queues//` is `/api/queues`.
+fn without_empty_parts(uri: &Uri) -> Option<Uri> {
+    let path = uri.path();
+    let has_empty = path.contains("//") || (path.ends_with('/') && path.len() > 1);
+    if !has_empty {
+        return None;
+    }
+    let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+    let query = uri
+        .query()
+        .map_or(String::new(), |query| format!("?{query}"));
+    let tidy = format!("/{}{query}", parts.join("/"));
+    let mut all = uri.clone().into_parts();
+    all.path_and_query = Some(PathAndQuery::try_from(tidy).ok()?);
+    Uri::from_parts(all).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn empty_parts_of_a_path_are_passed_over() {
+        let tidy =
+            |uri: &str| without_empty_parts(&uri.parse().unwrap()).map(|uri| uri.to_string());
+        for (given, expected) in [
+            ("/api/queues//", "/api/queues"),
+            ("//api///queues/%2F/?a=//&b", "/api/queues/%2F?a=//&b"),
+            ("http://host:1/api/", "http://host:1/api"),
+            ("//", "/"),
+        ] {
+            assert_eq!(tidy(given).as_deref(), Some(expected));
+        }
+        for fine in ["/", "/api/queues", "/api/queues/%2F/%2F%2F?x=/"] {
+            assert_eq!(tidy(fine), None);
+        }
     }
 }

@@ -70,12 +70,23 @@ async fn a_node_tells_its_numbers_to_everybody() {
         ("warren_shards_owned", 8.0),
         ("warren_lease_held", 1.0),
         ("warren_raft_is_leader", 1.0),
+        ("rabbitmq_channel_consumers", 0.0),
+        ("rabbitmq_channel_messages_unconfirmed", 0.0),
         ("rabbitmq_alarms_memory_used_watermark", 0.0),
+        ("rabbitmq_alarms_free_disk_space_watermark", 0.0),
+        ("warren_publishers_blocked", 0.0),
+        ("warren_shard_groups", 8.0),
+        ("warren_shard_groups_without_leader", 0.0),
+        ("warren_shard_groups_stopped", 0.0),
     ] {
         assert_eq!(found.get(name), Some(&value), "{name}");
     }
     assert!(found["rabbitmq_connection_incoming_bytes_total"] > 500.0);
     assert!(found["rabbitmq_process_resident_memory_bytes"] > 1e6);
+    assert!(found["rabbitmq_process_max_tcp_sockets"] > 100.0);
+    // Each group has elected its leader, and written that it did.
+    assert!(found["rabbitmq_raft_term_total"] >= 8.0);
+    assert!(found["rabbitmq_raft_log_last_written_index"] >= 8.0);
     let identity = found
         .keys()
         .find(|name| name.starts_with("rabbitmq_identity_info{"));

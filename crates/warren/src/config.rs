@@ -237,7 +237,7 @@ pub struct LimitsSection {
     pub heartbeat_s: u16,
     /// Largest message body in bytes, at most 512 MiB.
     pub message_bytes_max: u64,
-    /// Part of the machine's memory that queued messages may take before publishers are blocked, above 0 and at most 1.
+    /// Part of the memory of the machine, or of the container or service, that queued messages may take before publishers are blocked, above 0 and at most 1.
     pub memory_watermark: f64,
     /// Bytes that must be free where the data lies, else publishers are blocked on all nodes.
     pub disk_free_bytes_min: u64,

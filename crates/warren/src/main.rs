@@ -7,6 +7,7 @@ mod config;
 mod heal;
 mod listener;
 mod logging;
+mod memory;
 mod subject;
 mod tls;
 
@@ -162,6 +163,9 @@ async fn run(
     links: Vec<Certificate>,
     work: tokio::runtime::Handle,
 ) -> anyhow::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    // SIGHUP asks to read certificates again. Where there are none, or not yet, it must not end the process, as it would if nobody waited for it.
+    let _hangup = signal(SignalKind::hangup())?;
     let listener = listener::bind(file.amqp.listen)?;
     let http = listener::bind(file.http.listen)?;
     let amqps = file.amqp.tls_listen.map(listener::bind).transpose()?;
@@ -433,7 +437,7 @@ fn node_config(file: &File, tls: Tls) -> Config {
                 message_max: limits.message_bytes_max,
             },
             unroutable_wait: Duration::from_millis(limits.unroutable_wait_ms),
-            memory_limit_bytes: (memory_bytes() as f64 * limits.memory_watermark) as u64,
+            memory_limit_bytes: (memory::available() as f64 * limits.memory_watermark) as u64,
             disk_free_limit_bytes: limits.disk_free_bytes_min,
             loopback_users: limits.loopback_users.clone(),
             password_hashing: PasswordHashing::Argon2id,
@@ -490,19 +494,4 @@ fn free_disk(folder: PathBuf) -> FreeDisk {
         let room = rustix::fs::statvfs(&folder).ok()?;
         Some(room.f_bavail * room.f_frsize)
     })
-}
-
-/// The machine's memory, or 1 GiB where it cannot be told.
-fn memory_bytes() -> u64 {
-    let total = std::fs::read_to_string("/proc/meminfo")
-        .ok()
-        .and_then(|text| {
-            let line = text
-                .lines()
-                .find(|l| l.starts_with("MemTotal:"))?
-                .split_whitespace()
-                .nth(1)?;
-            line.parse::<u64>().ok()
-        });
-    total.map_or(1 << 30, |kib| kib * 1024)
 }

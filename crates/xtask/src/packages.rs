@@ -3,10 +3,12 @@
 //! A need is judged by what it brings (a program, a library), not by a package's name, so that a machine that has it from elsewhere is
 //! left alone.
 
+use std::fs;
 use std::io::IsTerminal as _;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
 use crate::run::{self, EX_UNAVAILABLE, Stop};
 
@@ -86,6 +88,71 @@ pub fn ensure(needs: &[Need]) -> Result<()> {
     done.map_err(|error| Stop::error(EX_UNAVAILABLE, format!("{error}; as root: {line}")))
 }
 
+/// Unpacks what these packages hold, each into a folder of its name within `into`, and installs nothing: no service starts, and what they depend on is
+/// not asked for. What is unpacked already stays.
+pub fn unpack(packages: &[&str], into: &Path) -> Result<()> {
+    for package in packages {
+        let folder = into.join(package);
+        if folder.is_dir() {
+            continue;
+        }
+        let downloads = into.join(format!("{package}.download"));
+        let fresh = |folder: &Path| {
+            if folder.is_dir() {
+                fs::remove_dir_all(folder)?;
+            }
+            fs::create_dir_all(folder)
+        };
+        fresh(&downloads).with_context(|| format!("cannot make {}", downloads.display()))?;
+        if download(package, &downloads).is_err() {
+            // The lists of packages may be old, or not be there.
+            ensure_lists()?;
+            download(package, &downloads)?;
+        }
+        let archive = archive_in(&downloads)?;
+        let unpacked = downloads.join("unpacked");
+        run::visibly(
+            Command::new("dpkg-deb")
+                .arg("-x")
+                .arg(&archive)
+                .arg(&unpacked),
+        )?;
+        // Only what is whole gets its name.
+        fs::rename(&unpacked, &folder)?;
+        fs::remove_dir_all(&downloads)?;
+    }
+    Ok(())
+}
+
+fn download(package: &str, into: &Path) -> Result<()> {
+    let mut apt = Command::new("apt-get");
+    apt.args(["download", "-q", package]).current_dir(into);
+    run::visibly(&mut apt)
+}
+
+fn ensure_lists() -> Result<()> {
+    let Some(prefix) = privilege() else {
+        let line = "apt-get update".to_owned();
+        return Err(Stop::error(
+            EX_UNAVAILABLE,
+            format!("needs lists of Debian packages; as root: {line}"),
+        ));
+    };
+    let words = [prefix.as_slice(), &["apt-get", "update", "-q"]].concat();
+    let mut command = Command::new(words.first().copied().unwrap_or("apt-get"));
+    command.args(words.iter().skip(1));
+    run::visibly(&mut command)
+}
+
+/// The archive that was downloaded.
+fn archive_in(folder: &Path) -> Result<PathBuf> {
+    let archive = fs::read_dir(folder)?
+        .flatten()
+        .map(|entry| entry.path())
+        .find(|path| path.extension().is_some_and(|kind| kind == "deb"));
+    archive.with_context(|| format!("apt-get has left no package in {}", folder.display()))
+}
+
 /// The words before `apt-get` that make it run as root, if there is a way.
 fn privilege() -> Option<Vec<&'static str>> {
     if !on_path("apt-get") {
@@ -115,6 +182,13 @@ mod tests {
     fn programs_are_found_on_the_path() {
         assert!(on_path("sh"));
         assert!(!on_path("no-such-program-as-this"));
+    }
+
+    #[test]
+    fn what_is_unpacked_is_not_fetched_again() -> Result<()> {
+        let folder = tempfile::tempdir()?;
+        fs::create_dir(folder.path().join("no-such-package"))?;
+        unpack(&["no-such-package"], folder.path())
     }
 
     #[test]

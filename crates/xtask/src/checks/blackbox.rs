@@ -12,15 +12,21 @@ use crate::packages::{self, Need};
 use crate::repository::Repository;
 use crate::run;
 
+/// Packages of which the tests run single programs: RabbitMQ's administration tool, and Prometheus.
+const UNPACKED: [&str; 2] = ["rabbitmq-server", "prometheus"];
+
 /// Runs pytest with these arguments.
 pub fn run(repository: &Repository, arguments: &[String]) -> Result<()> {
     packages::ensure(&needs())?;
     repository.build(&[])?;
     let python = environment(repository)?;
+    let unpacked = repository.target().join("packages");
+    packages::unpack(&UNPACKED, &unpacked)?;
     let mut pytest = repository.command(&python);
     pytest
         .args(["-m", "pytest", "tests/blackbox"])
-        .args(arguments);
+        .args(arguments)
+        .env("WARREN_PACKAGES", &unpacked);
     for (variable, program) in [
         ("WARREN_BIN", "warren"),
         ("WARREN_XTASK", "xtask"),
@@ -50,6 +56,7 @@ fn needs() -> Vec<Need> {
         Need::program("go", "golang-go", "Go, for its client"),
         Need::package("golang-github-rabbitmq-amqp091-go-dev", "the Go client"),
         Need::package("amqp-tools", "the C client"),
+        Need::program("dpkg-deb", "dpkg", "dpkg, to unpack packages"),
     ]
 }
 
