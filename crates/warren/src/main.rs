@@ -521,15 +521,24 @@ fn start_log(file: &File) -> std::io::Result<()> {
     };
     // The libraries below speak of their own affairs; RUST_LOG shows them.
     let quiet = "openraft=error,quinn=warn,quinn_proto=warn,rustls=warn,h2=warn,hyper=warn";
-    let filter = EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| EnvFilter::new(format!("{level},{quiet}")));
+    let filter = || {
+        EnvFilter::try_from_default_env()
+            .unwrap_or_else(|_| EnvFilter::new(format!("{level},{quiet}")))
+    };
     // The audit log has a place of its own.
-    let filter = filter::FilterExt::and(filter, filter::filter_fn(|m| m.target() != audit::TARGET));
+    let filter =
+        || filter::FilterExt::and(filter(), filter::filter_fn(|m| m.target() != audit::TARGET));
     let log = fmt::layer().with_writer(std::io::stderr);
     let log = match file.log.format {
-        Format::Text => log.with_ansi(false).with_filter(filter).boxed(),
-        Format::Json => log.json().with_filter(filter).boxed(),
+        Format::Text => log.with_ansi(false).with_filter(filter()).boxed(),
+        Format::Json => log.json().with_filter(filter()).boxed(),
     };
+    // The last lines, for people who ask over HTTP.
+    let kept = fmt::layer()
+        .with_writer(|| warren_management::LogWriter)
+        .with_ansi(false)
+        .with_filter(filter())
+        .boxed();
     let audit = file
         .audit
         .file
@@ -547,6 +556,9 @@ fn start_log(file: &File) -> std::io::Result<()> {
             .with_writer(audit)
             .with_filter(filter::filter_fn(|m| m.target() == audit::TARGET))
     });
-    tracing_subscriber::registry().with(log).with(audit).init();
+    tracing_subscriber::registry()
+        .with(vec![log, kept])
+        .with(audit)
+        .init();
     Ok(())
 }
