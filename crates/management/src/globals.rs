@@ -3,8 +3,7 @@
 use crate::access::Access;
 use crate::error::Error;
 use crate::extract::{Body, Names, Parameters};
-use crate::listing::Listing;
-use crate::{Shared, change, check_name};
+use crate::{Shared, change, check_name, listing, put_status};
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::{Extension, Json};
@@ -38,11 +37,9 @@ pub(crate) async fn list(
     parameters: Parameters,
 ) -> Result<Json<Value>, Error> {
     access.administrator()?;
-    let listing = Listing::new(&parameters)?;
-    let table = node.metadata().table().read();
-    let rows = table.global_parameters().map(described).collect();
-    drop(table);
-    listing.of_rows(rows).map(Json)
+    listing::of_table(&node, &parameters, |table| {
+        Ok(table.global_parameters().map(described).collect())
+    })
 }
 
 pub(crate) async fn get(
@@ -71,11 +68,7 @@ pub(crate) async fn put(
     check_name("name of the parameter", &name)?;
     let (known, value) = (is_known(&node, &name), value(&body)?);
     change(&node, Command::PutGlobalParameter { name, value }).await?;
-    Ok(if known {
-        StatusCode::NO_CONTENT
-    } else {
-        StatusCode::CREATED
-    })
+    Ok(put_status(known))
 }
 
 pub(crate) async fn delete(

@@ -25,6 +25,7 @@ mod extract;
 mod globals;
 mod limits;
 mod listing;
+mod log;
 mod membership;
 mod messages;
 mod metrics;
@@ -35,6 +36,7 @@ mod permissions;
 mod policies;
 mod properties;
 mod queues;
+mod replicas;
 mod router;
 mod serve;
 mod stats;
@@ -43,9 +45,11 @@ mod topic_permissions;
 mod users;
 mod vhosts;
 
+pub use log::LogWriter;
 pub use router::router;
 pub use serve::{serve, serve_with};
 
+use axum::http::StatusCode;
 use error::Error;
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,6 +77,15 @@ async fn change(node: &Node, command: Command) -> Result<Outcome, Error> {
             outcome @ (Outcome::Done | Outcome::Queue { .. } | Outcome::Retry) => Ok(outcome),
         },
         Err(error) => Err(Error::unavailable(error.to_string())),
+    }
+}
+
+/// What a put answers, by whether what it puts was there.
+fn put_status(known: bool) -> StatusCode {
+    if known {
+        StatusCode::NO_CONTENT
+    } else {
+        StatusCode::CREATED
     }
 }
 

@@ -6,8 +6,7 @@
 use crate::access::Access;
 use crate::error::Error;
 use crate::extract::{Body, Names, Parameters};
-use crate::listing::Listing;
-use crate::{Shared, change};
+use crate::{Shared, change, listing};
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::{Extension, Json};
@@ -135,15 +134,13 @@ pub(crate) async fn of_vhosts(
     Extension(access): Extension<Access>,
     parameters: Parameters,
 ) -> Result<Json<Value>, Error> {
-    let listing = Listing::new(&parameters)?;
-    let table = node.metadata().table().read();
-    let all = table
-        .all_vhost_limits()
-        .filter(|(vhost, _)| access.sees(&table, vhost));
-    let row = |(vhost, limits)| json!({"vhost": vhost, "value": shown(&OF_VHOSTS, limits)});
-    let rows = all.map(row).collect();
-    drop(table);
-    listing.of_rows(rows).map(Json)
+    listing::of_table(&node, &parameters, |table| {
+        let all = table
+            .all_vhost_limits()
+            .filter(|(vhost, _)| access.sees(table, vhost));
+        let row = |(vhost, limits)| json!({"vhost": vhost, "value": shown(&OF_VHOSTS, limits)});
+        Ok(all.map(row).collect())
+    })
 }
 
 pub(crate) async fn of_vhost(
@@ -152,26 +149,22 @@ pub(crate) async fn of_vhost(
     Names(vhost): Names<String>,
     parameters: Parameters,
 ) -> Result<Json<Value>, Error> {
-    let listing = Listing::new(&parameters)?;
-    let table = node.metadata().table().read();
-    access.vhost(&table, &vhost)?;
-    let limits = table.vhost_limits(&vhost);
-    let row = |limits| json!({"vhost": vhost, "value": shown(&OF_VHOSTS, limits)});
-    let rows = limits.into_iter().map(row).collect();
-    drop(table);
-    listing.of_rows(rows).map(Json)
+    listing::of_table(&node, &parameters, |table| {
+        access.vhost(table, &vhost)?;
+        let limits = table.vhost_limits(&vhost);
+        let row = |limits| json!({"vhost": vhost, "value": shown(&OF_VHOSTS, limits)});
+        Ok(limits.into_iter().map(row).collect())
+    })
 }
 
 pub(crate) async fn of_users(
     State(node): Shared,
     parameters: Parameters,
 ) -> Result<Json<Value>, Error> {
-    let listing = Listing::new(&parameters)?;
-    let table = node.metadata().table().read();
-    let row = |(user, limits)| json!({"user": user, "value": shown(&OF_USERS, limits)});
-    let rows = table.all_user_limits().map(row).collect();
-    drop(table);
-    listing.of_rows(rows).map(Json)
+    listing::of_table(&node, &parameters, |table| {
+        let row = |(user, limits)| json!({"user": user, "value": shown(&OF_USERS, limits)});
+        Ok(table.all_user_limits().map(row).collect())
+    })
 }
 
 pub(crate) async fn of_one_user(
@@ -179,16 +172,14 @@ pub(crate) async fn of_one_user(
     Names(user): Names<String>,
     parameters: Parameters,
 ) -> Result<Json<Value>, Error> {
-    let listing = Listing::new(&parameters)?;
-    let table = node.metadata().table().read();
-    if table.user(&user).is_none() {
-        return Err(no_user(&user));
-    }
-    let limits = table.user_limits(&user);
-    let row = |limits| json!({"user": user, "value": shown(&OF_USERS, limits)});
-    let rows = limits.into_iter().map(row).collect();
-    drop(table);
-    listing.of_rows(rows).map(Json)
+    listing::of_table(&node, &parameters, |table| {
+        if table.user(&user).is_none() {
+            return Err(no_user(&user));
+        }
+        let limits = table.user_limits(&user);
+        let row = |limits| json!({"user": user, "value": shown(&OF_USERS, limits)});
+        Ok(limits.into_iter().map(row).collect())
+    })
 }
 
 pub(crate) async fn put_vhost(

@@ -5,10 +5,13 @@
 
 use crate::error::Error;
 use crate::extract::Parameters;
+use axum::Json;
 use axum::http::StatusCode;
 use regex::{Regex, RegexBuilder};
 use serde_json::{Value, json};
 use std::cmp::Ordering;
+use warren_node::Node;
+use warren_routing::Table;
 
 const PAGE_SIZE: usize = 100;
 const PAGE_SIZE_MAX: usize = 500;
@@ -30,6 +33,17 @@ struct Page {
     size: usize,
     /// Names are looked for only in pages, as in RabbitMQ.
     filter: Option<Regex>,
+}
+
+/// Answers a list whose rows are read from the table in one go.
+pub(crate) fn of_table(
+    node: &Node,
+    parameters: &Parameters,
+    rows: impl FnOnce(&Table) -> Result<Vec<Value>, Error>,
+) -> Result<Json<Value>, Error> {
+    let listing = Listing::new(parameters)?;
+    let rows = rows(&node.metadata().table().read())?;
+    listing.of_rows(rows).map(Json)
 }
 
 /// Items chosen for a page, with the numbers that go along.

@@ -6,9 +6,8 @@
 use crate::access::Access;
 use crate::error::Error;
 use crate::extract::{Body, Names, Parameters};
-use crate::listing::Listing;
 use crate::policies::Kind;
-use crate::{Shared, change, check_name, limits, policies};
+use crate::{Shared, change, check_name, limits, listing, policies, put_status};
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::{Extension, Json};
@@ -93,15 +92,13 @@ fn listed(
     parameters: &Parameters,
 ) -> Result<Json<Value>, Error> {
     access.policymaker()?;
-    let listing = Listing::new(parameters)?;
-    let table = node.metadata().table().read();
-    let vhosts = access.vhosts(&table, vhost)?;
-    let all = vhosts.iter().flat_map(|vhost| rows(&table, vhost));
-    let of_component =
-        |row: &Value| component.is_none_or(|component| row["component"] == component);
-    let rows = all.filter(of_component).collect();
-    drop(table);
-    listing.of_rows(rows).map(Json)
+    listing::of_table(node, parameters, |table| {
+        let vhosts = access.vhosts(table, vhost)?;
+        let all = vhosts.iter().flat_map(|vhost| rows(table, vhost));
+        let of_component =
+            |row: &Value| component.is_none_or(|component| row["component"] == component);
+        Ok(all.filter(of_component).collect())
+    })
 }
 
 pub(crate) async fn list_all(
@@ -182,11 +179,7 @@ pub(crate) async fn put(
     for command in read(parameter, &body)? {
         change(&node, command).await?;
     }
-    Ok(if known {
-        StatusCode::NO_CONTENT
-    } else {
-        StatusCode::CREATED
-    })
+    Ok(put_status(known))
 }
 
 pub(crate) async fn delete(

@@ -3,8 +3,7 @@
 use crate::access::Access;
 use crate::error::Error;
 use crate::extract::{Body, Names, Parameters};
-use crate::listing::Listing;
-use crate::{Shared, change};
+use crate::{Shared, change, listing, put_status};
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::{Extension, Json};
@@ -30,11 +29,9 @@ pub(crate) async fn list(
     parameters: Parameters,
 ) -> Result<Json<Value>, Error> {
     access.administrator()?;
-    let listing = Listing::new(&parameters)?;
-    let table = node.metadata().table().read();
-    let rows = table.permissions().map(described).collect();
-    drop(table);
-    Ok(Json(listing.of_rows(rows)?))
+    listing::of_table(&node, &parameters, |table| {
+        Ok(table.permissions().map(described).collect())
+    })
 }
 
 pub(crate) async fn of_user(
@@ -44,13 +41,11 @@ pub(crate) async fn of_user(
     parameters: Parameters,
 ) -> Result<Json<Value>, Error> {
     access.administrator()?;
-    let listing = Listing::new(&parameters)?;
-    let table = node.metadata().table().read();
-    check_ends(&table, None, Some(&user))?;
-    let of_user = |permission: &&Permission| permission.user == user;
-    let rows = table.permissions().filter(of_user).map(described).collect();
-    drop(table);
-    Ok(Json(listing.of_rows(rows)?))
+    listing::of_table(&node, &parameters, |table| {
+        check_ends(table, None, Some(&user))?;
+        let of_user = |permission: &&Permission| permission.user == user;
+        Ok(table.permissions().filter(of_user).map(described).collect())
+    })
 }
 
 pub(crate) async fn of_vhost(
@@ -60,17 +55,15 @@ pub(crate) async fn of_vhost(
     parameters: Parameters,
 ) -> Result<Json<Value>, Error> {
     access.administrator()?;
-    let listing = Listing::new(&parameters)?;
-    let table = node.metadata().table().read();
-    check_ends(&table, Some(&vhost), None)?;
-    let of_vhost = |permission: &&Permission| permission.vhost == vhost;
-    let rows = table
-        .permissions()
-        .filter(of_vhost)
-        .map(described)
-        .collect();
-    drop(table);
-    Ok(Json(listing.of_rows(rows)?))
+    listing::of_table(&node, &parameters, |table| {
+        check_ends(table, Some(&vhost), None)?;
+        let of_vhost = |permission: &&Permission| permission.vhost == vhost;
+        Ok(table
+            .permissions()
+            .filter(of_vhost)
+            .map(described)
+            .collect())
+    })
 }
 
 pub(crate) async fn get(
@@ -101,11 +94,7 @@ pub(crate) async fn put(
             .is_some()
     };
     change(&node, Command::SetPermission(permission)).await?;
-    Ok(if known {
-        StatusCode::NO_CONTENT
-    } else {
-        StatusCode::CREATED
-    })
+    Ok(put_status(known))
 }
 
 pub(crate) async fn delete(

@@ -6,8 +6,7 @@
 use crate::access::Access;
 use crate::error::Error;
 use crate::extract::{Body, Names, Parameters};
-use crate::listing::Listing;
-use crate::{Shared, arguments, change, check_name};
+use crate::{Shared, arguments, change, check_name, listing, put_status};
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::{Extension, Json};
@@ -91,6 +90,21 @@ const KEYS: [(&str, Takes, bool); 21] = [
     ("stream-max-segment-size-bytes", Takes::From(0), false),
 ];
 
+/// Keys of mirrored queues, which RabbitMQ had up to 3.13, and of federation begin so.
+const FOREIGN: [&str; 2] = ["ha-", "federation-upstream"];
+/// The keys that have an effect.
+const EFFECTIVE: [&str; 1] = ["alternate-exchange"];
+
+/// The keys of a policy that have no effect here.
+pub(crate) fn without_effect(policy: &Policy) -> Vec<String> {
+    let Value::Object(definition) = arguments::to_json(&policy.definition) else {
+        return Vec::new();
+    };
+    let keys = definition.into_iter().map(|(key, _)| key);
+    keys.filter(|key| !EFFECTIVE.contains(&key.as_str()))
+        .collect()
+}
+
 /// RabbitMQ's names of what policies apply to.
 const APPLY_TO: [(&str, ApplyTo); 6] = [
     ("all", ApplyTo::All),
@@ -144,6 +158,26 @@ pub(crate) fn put_effective(row: &mut Value, effective: &Effective<'_>) {
 
 /// The policy that a body describes.
 pub(crate) fn read(kind: Kind, vhost: String, name: String, body: &Body) -> Result<Policy, Error> {
+    of_body(kind, vhost, name, body, false)
+}
+
+/// The same with keys that only earlier releases of RabbitMQ know, or that belong to its plugins: an export may have them, and they have no effect.
+pub(crate) fn read_imported(
+    kind: Kind,
+    vhost: String,
+    name: String,
+    body: &Body,
+) -> Result<Policy, Error> {
+    of_body(kind, vhost, name, body, true)
+}
+
+fn of_body(
+    kind: Kind,
+    vhost: String,
+    name: String,
+    body: &Body,
+    imported: bool,
+) -> Result<Policy, Error> {
     let pattern = body.text("pattern")?.to_owned();
     if let Err(error) = regex::Regex::new(&pattern) {
         return Err(Error::bad_request(format!(
@@ -171,7 +205,7 @@ pub(crate) fn read(kind: Kind, vhost: String, name: String, body: &Body) -> Resu
             )));
         }
     };
-    check_definition(kind, definition)?;
+    check_definition(kind, definition, imported)?;
     Ok(Policy {
         vhost,
         operator: kind.is_operator(),
@@ -183,8 +217,15 @@ pub(crate) fn read(kind: Kind, vhost: String, name: String, body: &Body) -> Resu
     })
 }
 
-fn check_definition(kind: Kind, definition: &Map<String, Value>) -> Result<(), Error> {
+fn check_definition(
+    kind: Kind,
+    definition: &Map<String, Value>,
+    imported: bool,
+) -> Result<(), Error> {
     for (key, value) in definition {
+        if imported && FOREIGN.iter().any(|prefix| key.starts_with(prefix)) {
+            continue;
+        }
         let known = KEYS.iter().find(|(known, ..)| known == key);
         let Some((_, takes, operator)) = known else {
             return Err(Error::bad_request(format!(
@@ -242,15 +283,13 @@ fn listed(
     vhost: Option<&str>,
     parameters: &Parameters,
 ) -> Result<Json<Value>, Error> {
-    let listing = Listing::new(parameters)?;
-    let table = node.metadata().table().read();
-    let vhosts = access.vhosts(&table, vhost)?;
-    let policies = vhosts
-        .iter()
-        .flat_map(|vhost| table.policies(vhost, kind.is_operator()));
-    let rows = policies.map(described).collect();
-    drop(table);
-    listing.of_rows(rows).map(Json)
+    listing::of_table(node, parameters, |table| {
+        let vhosts = access.vhosts(table, vhost)?;
+        let policies = vhosts
+            .iter()
+            .flat_map(|vhost| table.policies(vhost, kind.is_operator()));
+        Ok(policies.map(described).collect())
+    })
 }
 
 pub(crate) async fn get(
@@ -292,11 +331,7 @@ pub(crate) async fn put(
     };
     let policy = read(kind, vhost, name, &body)?;
     change(&node, Command::PutPolicy(policy)).await?;
-    Ok(if known {
-        StatusCode::NO_CONTENT
-    } else {
-        StatusCode::CREATED
-    })
+    Ok(put_status(known))
 }
 
 pub(crate) async fn delete(

@@ -4,9 +4,9 @@ use crate::bounds::{self, Bounds};
 use crate::definitions::{export, import};
 use crate::error::Error;
 use crate::{
-    PEERS_DEADLINE, access, bindings, checks, connections, exchanges, globals, limits, membership,
-    messages, metrics, openapi, overview, parameters, permissions, policies, queues, status,
-    topic_permissions, users, vhosts,
+    PEERS_DEADLINE, access, bindings, checks, connections, exchanges, globals, limits, log,
+    membership, messages, metrics, openapi, overview, parameters, permissions, policies, queues,
+    replicas, status, topic_permissions, users, vhosts,
 };
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::StatusCode;
@@ -36,6 +36,7 @@ pub fn router(node: Arc<Node>) -> Router {
         .route("/api/routing/digest", get(status::digest))
         .route("/api/ring", get(status::ring))
         .route("/api/cluster", get(status::cluster))
+        .route("/api/log", get(log::tail))
         .route("/api/extensions", get(checks::none))
         .route("/api/feature-flags", get(checks::none))
         .merge(health_checks())
@@ -301,6 +302,14 @@ fn definitions() -> Router<Arc<Node>> {
         .route(
             "/api/queues/{vhost}/{queue}",
             get(queues::get).put(queues::put).delete(queues::delete),
+        )
+        .route(
+            "/api/queues/quorum/{vhost}/{queue}/status",
+            get(replicas::status),
+        )
+        .route(
+            "/api/queues/quorum/{vhost}/{queue}/leader",
+            put(replicas::transfer_leader),
         )
         .route(
             "/api/queues/{vhost}/{queue}/bindings",

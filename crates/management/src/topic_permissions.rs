@@ -3,9 +3,8 @@
 use crate::access::Access;
 use crate::error::Error;
 use crate::extract::{Body, Names, Parameters};
-use crate::listing::Listing;
 use crate::permissions::check_ends;
-use crate::{Shared, change, check_name, exchange_name};
+use crate::{Shared, change, check_name, exchange_name, listing, put_status};
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::{Extension, Json};
@@ -58,16 +57,14 @@ fn listed(
     user: Option<&str>,
 ) -> Result<Json<Value>, Error> {
     access.administrator()?;
-    let listing = Listing::new(parameters)?;
-    let table = node.metadata().table().read();
-    check_ends(&table, vhost, user)?;
-    let chosen = table.topic_permissions().filter(|permission| {
-        vhost.is_none_or(|vhost| permission.vhost == vhost)
-            && user.is_none_or(|user| permission.user == user)
-    });
-    let rows = chosen.map(described).collect();
-    drop(table);
-    listing.of_rows(rows).map(Json)
+    listing::of_table(node, parameters, |table| {
+        check_ends(table, vhost, user)?;
+        let chosen = table.topic_permissions().filter(|permission| {
+            vhost.is_none_or(|vhost| permission.vhost == vhost)
+                && user.is_none_or(|user| permission.user == user)
+        });
+        Ok(chosen.map(described).collect())
+    })
 }
 
 pub(crate) async fn list(
@@ -125,11 +122,7 @@ pub(crate) async fn put(
         table.topic_permission(user, vhost, exchange).is_some()
     };
     change(&node, Command::SetTopicPermission(permission)).await?;
-    Ok(if known {
-        StatusCode::NO_CONTENT
-    } else {
-        StatusCode::CREATED
-    })
+    Ok(put_status(known))
 }
 
 /// Takes those of a user in a virtual host away: of all exchanges, or of the one that the parameter `exchange` names.

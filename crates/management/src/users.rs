@@ -3,8 +3,7 @@
 use crate::access::Access;
 use crate::error::Error;
 use crate::extract::{Body, Names, Parameters};
-use crate::listing::Listing;
-use crate::{Shared, change, check_name, limits};
+use crate::{Shared, change, check_name, limits, listing};
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::{Extension, Json};
@@ -50,11 +49,9 @@ pub(crate) async fn list(
     parameters: Parameters,
 ) -> Result<Json<Value>, Error> {
     access.administrator()?;
-    let listing = Listing::new(&parameters)?;
-    let table = node.metadata().table().read();
-    let rows = table.users().map(|user| described(&table, user)).collect();
-    drop(table);
-    Ok(Json(listing.of_rows(rows)?))
+    listing::of_table(&node, &parameters, |table| {
+        Ok(table.users().map(|user| described(table, user)).collect())
+    })
 }
 
 pub(crate) async fn get(

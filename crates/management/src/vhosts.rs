@@ -3,8 +3,7 @@
 use crate::access::Access;
 use crate::error::Error;
 use crate::extract::{Body, Names, Parameters};
-use crate::listing::Listing;
-use crate::{Shared, change, check_name, users};
+use crate::{Shared, change, check_name, listing, users};
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::{Extension, Json};
@@ -84,12 +83,10 @@ pub(crate) async fn list(
     Extension(access): Extension<Access>,
     parameters: Parameters,
 ) -> Result<Json<Value>, Error> {
-    let listing = Listing::new(&parameters)?;
-    let table = node.metadata().table().read();
-    let vhosts = access.vhosts(&table, None)?;
-    let rows = vhosts.iter().map(|name| described(&table, name)).collect();
-    drop(table);
-    Ok(Json(listing.of_rows(rows)?))
+    listing::of_table(&node, &parameters, |table| {
+        let vhosts = access.vhosts(table, None)?;
+        Ok(vhosts.iter().map(|name| described(table, name)).collect())
+    })
 }
 
 pub(crate) async fn get(

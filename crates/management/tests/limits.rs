@@ -124,6 +124,14 @@ async fn they_are_exported_and_imported() {
     assert_eq!(status, 400);
     let reason = answer["reason"].as_str().unwrap();
     assert!(
+        reason.contains("queue 'c' in vhost 'v' would be refused: ")
+            && reason.contains("queue limit in vhost 'v' (2) is reached"),
+        "{reason}"
+    );
+    let (status, _, answer) = api.post("definitions?dry_run=true", more).await;
+    assert_eq!(status, 400);
+    let reason = answer["reason"].as_str().unwrap();
+    assert!(
         reason.contains("vhost 'v' has 2 queues, 1 more are given, and its limit is 2"),
         "{reason}"
     );

@@ -18,14 +18,11 @@ async fn import(api: &Api, path: &str, definitions: &Value) -> (u16, String) {
 }
 
 async fn refused(api: &Api, definitions: Value) -> String {
-    let before = api.get("routing/digest").await;
+    let before = api.get("routing/digest").await["digest"].clone();
     let (status, reason) = import(api, "definitions", &definitions).await;
     assert_eq!(status, 400, "{definitions}: {reason}");
-    assert_eq!(
-        before,
-        api.get("routing/digest").await,
-        "nothing is changed"
-    );
+    let after = api.get("routing/digest").await["digest"].clone();
+    assert_eq!(before, after, "nothing is changed");
     reason
 }
 
@@ -334,20 +331,62 @@ async fn a_dry_run_checks_everything_and_changes_nothing() {
     let api = ready().await;
     let definitions = json!({
         "vhosts": [{"name": "v"}],
-        "queues": [{"name": "q", "vhost": "v", "durable": true, "auto_delete": false, "arguments": {}}],
+        "queues": [{"name": "q", "vhost": "v", "durable": true, "auto_delete": false, "arguments": {"x-max-length": 3, "mine": 1}}],
         "bindings": [{"source": "amq.direct", "vhost": "v", "destination": "q", "destination_type": "queue", "routing_key": "k", "arguments": {}}],
     });
     let before = api.get("routing/digest").await;
-    let (status, _, answer) = api.post("definitions?dry_run=true", definitions).await;
-    assert_eq!(
-        (status, answer),
-        (
-            200,
-            json!({"vhosts": 1, "users": 0, "permissions": 0, "exchanges": 0, "queues": 1, "bindings": 1, "policies": 0, "global_parameters": 0, "topic_permissions": 0, "parameters": 0, "limits": 0})
-        )
-    );
+    let (status, _, answer) = api
+        .post("definitions?dry_run=true", definitions.clone())
+        .await;
+    assert_eq!(status, 200);
+    let counts = |v: u8, q: u8, b: u8| json!({"vhosts": v, "users": 0, "permissions": 0, "exchanges": 0, "queues": q, "bindings": b, "policies": 0, "global_parameters": 0, "topic_permissions": 0, "parameters": 0, "limits": 0});
+    let mut expected = counts(1, 1, 1);
+    expected["creates"] = counts(1, 1, 1);
+    expected["changes"] = counts(0, 0, 0);
+    expected["without_effect"] =
+        json!([{"object": "queue 'q' in vhost 'v'", "what": "x-max-length"}]);
+    assert_eq!(answer, expected);
     let bad = json!({"bindings": [{"source": "none", "vhost": "/", "destination": "q", "destination_type": "queue", "routing_key": "k", "arguments": {}}]});
     let (status, ..) = api.post("definitions?dry_run=true", bad).await;
     assert_eq!(status, 400);
     assert_eq!(before, api.get("routing/digest").await);
+
+    // Carried out, it says the same; made again, that there is nothing to do.
+    let (status, _, answer) = api
+        .post("definitions?report=true", definitions.clone())
+        .await;
+    assert_eq!((status, answer), (200, expected.clone()));
+    assert_eq!(api.get("queues/v/q").await["name"], "q");
+    expected["creates"] = counts(0, 0, 0);
+    let (status, _, answer) = api.post("definitions?dry_run=true", definitions).await;
+    assert_eq!((status, answer), (200, expected));
+}
+
+/// Mirroring and federation have no equivalent; an export that has them is taken all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_of_mirrored_queues_are_kept_and_told() {
+    let api = ready().await;
+    let policy = json!({"name": "ha", "vhost": "/", "pattern": "", "apply-to": "queues", "priority": 0,
+        "definition": {"ha-mode": "all", "ha-sync-mode": "automatic"}});
+    let definitions = json!({"policies": [policy]});
+    let (status, _, report) = api.post("definitions?report=true", definitions).await;
+    assert_eq!(status, 200);
+    let what = |what: &str| json!({"object": "policy 'ha' in vhost '/'", "what": what});
+    assert_eq!(
+        report["without_effect"],
+        json!([what("ha-mode"), what("ha-sync-mode")])
+    );
+    assert_eq!(api.get("definitions").await["policies"], json!([policy]));
+    let unknown = json!({"policies": [{"name": "x", "vhost": "/", "pattern": "", "definition": {"none": 1}}]});
+    assert!(refused(&api, unknown).await.contains("'none'"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn more_queues_than_an_entry_can_number_are_refused() {
+    let api = ready().await;
+    let queues: Vec<Value> = (0..50_001)
+        .map(|i| json!({"name": i.to_string(), "vhost": "/"}))
+        .collect();
+    let reason = refused(&api, json!({"queues": queues})).await;
+    assert!(reason.contains("50001 queues are given"), "{reason}");
 }

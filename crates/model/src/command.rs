@@ -3,8 +3,12 @@
 //! `arguments` are the raw bytes of an AMQP field table's entries (without its length), as the client sent them, already checked for form.
 //! Names are UTF-8 of at most 255 bytes; routing and binding keys are any bytes, at most 255.
 
+use crate::definition::Definition;
 use crate::ids::{Incarnation, NodeId, QueueId, SessionId, ShardId};
 use rkyv::{Archive, Deserialize, Serialize};
+
+/// Queues that one import may declare. What an entry of the log creates is numbered with 16 bits; other commands of the entry need numbers, too.
+pub const IMPORTED_QUEUES_MAX: usize = 50_000;
 
 /// A change of the replicated table.
 #[derive(Archive, Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
@@ -175,6 +179,11 @@ pub enum Command {
         limit: UserLimit,
         /// How many; a negative number sets no bound.
         value: Option<i64>,
+    },
+    /// Defines many things in their order: all of them, or, if one is refused, none.
+    Import {
+        /// At most [`IMPORTED_QUEUES_MAX`] queues are among them.
+        definitions: Vec<Definition>,
     },
 }
 

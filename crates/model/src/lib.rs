@@ -11,6 +11,7 @@
 
 pub mod command;
 pub mod consumer;
+pub mod definition;
 pub mod ids;
 pub mod message;
 pub mod outcome;
@@ -18,5 +19,6 @@ pub mod planted;
 
 pub use command::Command;
 pub use consumer::{ConsumerId, Credit, QueueRef, Settlement, Subscription};
+pub use definition::Definition;
 pub use ids::{Incarnation, NodeId, QueueId, SessionId, ShardId};
 pub use outcome::{Outcome, Refusal};

@@ -4,11 +4,12 @@
 //! and go, queues that are deleted with their connection or last consumer) is nobody's deed and is not in it. Secrets are not either.
 
 use crate::node::Node;
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::time::Duration;
 use warren_consensus::{ProposeError, Proposed};
 use warren_model::command::{Destination, Policy};
-use warren_model::{Command, Outcome};
+use warren_model::{Command, Definition, Outcome};
 
 /// The target of the events.
 pub const TARGET: &str = "audit";
@@ -257,8 +258,35 @@ impl Deed {
             Command::SetUserLimit { user, limit, value } => {
                 Self::new("user-limit.set", "", user, format!("{limit:?} {value:?}"))
             }
+            Command::Import { definitions } => {
+                Self::new("definitions.import", "", "", counted(definitions))
+            }
         }
     }
+}
+
+/// How much of what an import brings.
+fn counted(definitions: &[Definition]) -> String {
+    let mut counts = BTreeMap::new();
+    for definition in definitions {
+        let kind = match definition {
+            Definition::Vhost { .. } => "vhosts",
+            Definition::VhostDetails { .. } => "vhost details",
+            Definition::User(_) => "users",
+            Definition::Permission(_) => "permissions",
+            Definition::TopicPermission(_) => "topic permissions",
+            Definition::Exchange(_) => "exchanges",
+            Definition::Queue(_) => "queues",
+            Definition::Binding(_) => "bindings",
+            Definition::Policy(_) => "policies",
+            Definition::GlobalParameter { .. } => "global parameters",
+            Definition::Parameter { .. } => "parameters",
+            Definition::VhostLimit { .. } | Definition::UserLimit { .. } => "limits",
+        };
+        *counts.entry(kind).or_insert(0_usize) += 1;
+    }
+    let counts = counts.iter().map(|(kind, count)| format!("{count} {kind}"));
+    counts.collect::<Vec<_>>().join(", ")
 }
 
 fn policy_action(operator: bool, users: &'static str, operators: &'static str) -> &'static str {

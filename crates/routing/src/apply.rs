@@ -1,8 +1,12 @@
 //! Applying log entries: one outcome a command, with the record changes and the events that follow from it.
 
+use crate::import;
 use crate::table::Table;
 use warren_model::command::Place;
 use warren_model::{Command, NodeId, Outcome, QueueId, ShardId};
+
+/// Ids of queues that an entry can give.
+const IDS: usize = 1 << 16;
 
 /// What applying entries did besides answering: appended to, so that several entries can share one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -76,6 +80,8 @@ pub enum Event {
 impl Table {
     /// Applies one log entry's commands in order. What happens depends on the table and the entry alone.
     ///
+    /// An import whose queues do not find enough ids left in the entry is answered with [`Outcome::Retry`].
+    ///
     /// # Panics
     /// If `index` is not beyond [`Table::index`] or an entry holds more than 65536 commands: both would make queue ids collide.
     pub fn apply(
@@ -90,21 +96,40 @@ impl Table {
             self.index
         );
         assert!(
-            commands.len() <= 1 << 16,
+            commands.len() <= IDS,
             "{} commands in one entry: at most 65536 have ids",
             commands.len()
         );
         self.index = index;
-        let numbered = commands.iter().enumerate();
-        numbered
-            .map(|(position, command)| {
-                self.apply_one(QueueId::new(index, position as u16), command, applied)
-            })
-            .collect()
+        // An id for each command, and what is left over for imports.
+        let (mut next, mut spare) = (0u16, IDS - commands.len());
+        let mut outcomes = Vec::with_capacity(commands.len());
+        for command in commands {
+            outcomes.push(if let Command::Import { definitions } = command {
+                let queues = import::queues(definitions);
+                if queues > spare {
+                    Outcome::Retry
+                } else {
+                    let first = next;
+                    spare -= queues;
+                    next = next.wrapping_add(queues as u16);
+                    self.import(index, first, definitions, applied)
+                }
+            } else {
+                self.apply_one(QueueId::new(index, next), command, applied)
+            });
+            next = next.wrapping_add(1);
+        }
+        outcomes
     }
 
     /// `id` is what a queue that this command creates is called.
-    fn apply_one(&mut self, id: QueueId, command: &Command, applied: &mut Applied) -> Outcome {
+    pub(crate) fn apply_one(
+        &mut self,
+        id: QueueId,
+        command: &Command,
+        applied: &mut Applied,
+    ) -> Outcome {
         let done = match command {
             Command::FoundCluster { cluster, shards } => {
                 self.found_cluster(*cluster, *shards, applied)
@@ -180,6 +205,7 @@ impl Table {
             Command::SetUserLimit { user, limit, value } => {
                 self.set_user_limit(user, *limit, *value, applied)
             }
+            Command::Import { .. } => unreachable!("applied by the caller, which has its ids"),
         };
         done.map_or_else(Outcome::Refused, |()| Outcome::Done)
     }

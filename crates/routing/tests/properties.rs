@@ -149,7 +149,7 @@ fn limited() -> impl Strategy<Value = fn(Option<i64>) -> Command> {
     ])
 }
 
-fn command() -> impl Strategy<Value = Command> {
+fn single() -> impl Strategy<Value = Command> {
     prop_oneof![
         8 => declare_exchange(),
         8 => declare_queue(),
@@ -183,6 +183,17 @@ fn command() -> impl Strategy<Value = Command> {
         1 => Just(Command::DeleteVhost { name: "/".into() }),
         2 => Just(Command::PutVhost { name: "/".into() }),
     ]
+}
+
+/// Single commands, and imports, of which most are refused somewhere in the middle.
+fn command() -> impl Strategy<Value = Command> {
+    let definitions = prop::collection::vec(single(), 1..12).prop_map(|commands| Command::Import {
+        definitions: commands
+            .into_iter()
+            .filter_map(|command| command.try_into().ok())
+            .collect(),
+    });
+    prop_oneof![12 => single(), 1 => definitions]
 }
 
 fn founded() -> Table {

@@ -1,11 +1,13 @@
 //! The command line: global options, and one enum of nouns.
 
+use std::time::Duration;
+
 use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::commands::{
-    alias, binding, channel, check, cluster, completions, connection, consumer, definitions,
-    exchange, limit, message, node, parameter, password, permission, policy, queue, ring, routing,
-    topic_permission, user, vhost,
+    alias, binding, cert, channel, check, cluster, completions, connection, consumer, definitions,
+    exchange, limit, log, message, node, parameter, password, permission, policy, queue, ring,
+    routing, topic_permission, user, vhost,
 };
 
 /// Look at and administer a Warren cluster through the HTTP API of any of its nodes.
@@ -30,6 +32,9 @@ pub struct Arguments {
     /// Delete, purge and close without asking first.
     #[arg(long, short, global = true)]
     pub yes: bool,
+    /// Look again every so many seconds, until interrupted; of commands that only look.
+    #[arg(long, global = true, value_name = "SECONDS", value_parser = seconds)]
+    pub watch: Option<Duration>,
     /// What to look at.
     #[command(subcommand)]
     pub noun: Noun,
@@ -40,32 +45,37 @@ invariant, 66 input cannot be read, 74 cannot write the answer, 76 not Warren's 
 
 Example: warrenctl --url http://127.0.0.1:15673 cluster status";
 
+fn seconds(text: &str) -> Result<Duration, String> {
+    let wrong = || "a number of seconds from 0.1 on".to_owned();
+    let seconds: f64 = text.parse().map_err(|_| wrong())?;
+    let duration = Duration::try_from_secs_f64(seconds).map_err(|_| wrong())?;
+    if duration < Duration::from_millis(100) {
+        return Err(wrong());
+    }
+    Ok(duration)
+}
+
 /// The node that is asked, and the user that asks.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Connection {
-    /// HTTP address of any node of the cluster.
-    #[arg(
-        long,
-        global = true,
-        env = "WARREN_URL",
-        default_value = "http://127.0.0.1:15672"
-    )]
-    pub url: String,
-    /// User name.
-    #[arg(long, global = true, env = "WARREN_USER", default_value = "guest")]
-    pub user: String,
-    /// Password; the environment variable keeps it out of the process list.
-    #[arg(
-        long,
-        global = true,
-        env = "WARREN_PASSWORD",
-        default_value = "guest",
-        hide_env_values = true
-    )]
-    pub password: String,
+    /// HTTP address of any node of the cluster [default: http://127.0.0.1:15672].
+    #[arg(long, global = true, env = "WARREN_URL")]
+    pub url: Option<String>,
+    /// User name [default: guest].
+    #[arg(long, global = true, env = "WARREN_USER")]
+    pub user: Option<String>,
+    /// Password [default: guest]; the environment variable and profiles keep it out of the process list.
+    #[arg(long, global = true, env = "WARREN_PASSWORD", hide_env_values = true)]
+    pub password: Option<String>,
     /// CA of the nodes' certificates, in PEM form, for https.
     #[arg(long, global = true, env = "WARREN_CA", value_name = "FILE")]
     pub ca: Option<std::path::PathBuf>,
+    /// Take what is not said here from the profile of this name.
+    #[arg(long, global = true, env = "WARREN_PROFILE", value_name = "NAME")]
+    pub profile: Option<String>,
+    /// The file with the profiles [default: ~/.config/warren/profiles.toml].
+    #[arg(long, global = true, env = "WARREN_PROFILES", value_name = "FILE")]
+    pub profiles: Option<std::path::PathBuf>,
 }
 
 /// Output formats.
@@ -147,6 +157,12 @@ pub enum Noun {
     /// Passwords for definitions files.
     #[command(subcommand)]
     Password(password::Verb),
+    /// Certificates for the links between nodes, and for clients.
+    #[command(subcommand)]
+    Cert(cert::Verb),
+    /// The log of a node.
+    #[command(subcommand)]
+    Log(log::Verb),
     /// Print completions for a shell.
     Completions(completions::Options),
     /// The common commands by rabbitmqctl's names.

@@ -11,8 +11,8 @@ use base64::Engine as _;
 use serde_json::Value;
 use ureq::tls::{PemItem, RootCerts, TlsConfig};
 
-use crate::cli::Connection;
 use crate::failure::Failure;
+use crate::profile::Target;
 
 const DEADLINE: Duration = Duration::from_secs(10);
 /// The largest answer that is read: definitions can be large.
@@ -92,19 +92,19 @@ pub struct Answer {
 
 impl Client {
     /// A client of the node that the command line names.
-    pub fn new(connection: &Connection) -> Result<Self, Failure> {
-        let url = base_url(&connection.url)?;
+    pub fn new(target: &Target) -> Result<Self, Failure> {
+        let url = base_url(&target.url)?;
         let config = ureq::Agent::config_builder()
             .timeout_global(Some(DEADLINE))
             .http_status_as_error(false)
-            .tls_config(tls(&url, connection.ca.as_deref())?)
+            .tls_config(tls(&url, target.ca.as_deref())?)
             .proxy(None)
             .build();
         Ok(Self {
             agent: config.into(),
             url,
-            authorization: authorization(&connection.user, &connection.password),
-            user: connection.user.clone(),
+            authorization: authorization(&target.user, &target.password),
+            user: target.user.clone(),
         })
     }
 

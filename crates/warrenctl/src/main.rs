@@ -9,14 +9,21 @@ mod client;
 mod commands;
 mod failure;
 mod output;
+mod profile;
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
+use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _};
 
 fn main() -> ExitCode {
-    let arguments = match cli::Arguments::try_parse() {
-        Ok(arguments) => arguments,
+    let parsed = cli::Arguments::command()
+        .try_get_matches()
+        .and_then(|matches| {
+            let verb = verb(&matches).to_owned();
+            Ok((cli::Arguments::from_arg_matches(&matches)?, verb))
+        });
+    let (arguments, verb) = match parsed {
+        Ok(parsed) => parsed,
         Err(error) => {
             // Help and version arrive here as "errors" too, and are no failure.
             let code = if error.use_stderr() {
@@ -28,11 +35,20 @@ fn main() -> ExitCode {
             return ExitCode::from(code);
         }
     };
-    match commands::run(&arguments) {
+    match commands::run(&arguments, &verb) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("warrenctl: {failure}");
             ExitCode::from(failure.exit_code())
         }
     }
+}
+
+/// The last word of a command, which says what is done.
+fn verb(matches: &ArgMatches) -> &str {
+    let (mut name, mut at) = ("", matches);
+    while let Some((below, deeper)) = at.subcommand() {
+        (name, at) = (below, deeper);
+    }
+    name
 }

@@ -5,10 +5,20 @@
 
 use std::io::{self, Write};
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use serde_json::Value;
 
 use crate::cli::Format;
 use crate::failure::Failure;
+
+/// Whether whoever read the answer has gone.
+static UNREAD: AtomicBool = AtomicBool::new(false);
+
+/// Whether there is nobody left to write for: what goes on until it is interrupted ends then.
+pub fn nobody_reads() -> bool {
+    UNREAD.load(Ordering::Relaxed)
+}
 
 /// A table that is filled row by row and then printed with its columns aligned.
 #[derive(Debug, Default)]
@@ -293,10 +303,12 @@ pub fn write(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         // A reader that has seen enough, such as `head`, is no failure.
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Failure::Output(error.to_string()))
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+            UNREAD.store(true, Ordering::Relaxed);
+            Ok(())
         }
-        Ok(()) | Err(_) => Ok(()),
+        Err(error) => Err(Failure::Output(error.to_string())),
+        Ok(()) => Ok(()),
     }
 }
 

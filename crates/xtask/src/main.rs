@@ -5,7 +5,6 @@
 //! that installs it.
 
 mod amqp;
-mod certificates;
 mod checks;
 mod cluster;
 mod packages;

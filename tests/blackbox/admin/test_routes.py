@@ -14,15 +14,17 @@ GETS = ["whoami", "overview", "cluster-name", "nodes", "nodes/node1", "extension
         "health/checks/alarms", "health/checks/local-alarms", "health/checks/certificate-expiration/1/days", "health/checks/protocol-listener/amqp",
         "health/checks/virtual-hosts", "health/checks/node-is-quorum-critical", "health/checks/node-is-mirror-sync-critical",
         "health/checks/below-node-connection-limit", "health/checks/ready-to-serve-clients", "health/checks/is-in-service",
-        "health/checks/metadata-store/initialized", "health/checks/metadata-store/initialized/with-data"]
+        "health/checks/metadata-store/initialized", "health/checks/metadata-store/initialized/with-data",
+        "log", "queues/%2F/w", "queues/%2F/w/bindings", "queues/quorum/%2F/w/status", "bindings/%2F/e/amq.topic/q/w", "bindings/%2F/e/amq.topic/q/w/k",
+        "policies/%2F/w", "operator-policies/%2F/w", "parameters/c/%2F/w", "global-parameters/w"]
 #: What only an administrator sees.
 SECRET = {"users", "users/guest", "users/guest/permissions", "permissions", "permissions/%2F/guest", "vhosts/%2F/permissions", "definitions", "definitions/%2F", "global-parameters", "parameters", "parameters/shovel", "parameters/shovel/%2F",
-          "topic-permissions", "topic-permissions/%2F/guest", "users/guest/topic-permissions", "vhosts/%2F/topic-permissions"}
+          "log", "parameters/c/%2F/w", "global-parameters/w", "topic-permissions", "topic-permissions/%2F/guest", "users/guest/topic-permissions", "vhosts/%2F/topic-permissions"}
 #: What needs permissions in the virtual host, whatever the tag.
 SESSION = {"aliveness-test/%2F"}
 #: What says something of the node itself, in whatever state it is.
 OWN = {"whoami", "overview", "cluster-name", "nodes", "nodes/node1", "extensions", "feature-flags", "connections", "channels", "consumers",
-       "routing/digest", "ring", "cluster"}
+       "routing/digest", "ring", "cluster", "log"}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -31,6 +33,14 @@ def users(admin_cluster):
     for name, tags in (("plain", ""), ("watcher", "monitoring"), ("manager", "management")):
         assert node.put(f"users/{name}", {"password": "p", "tags": tags}) in (201, 204)
     assert node.put("queues/%2F/w", {"durable": True}) in (201, 204)
+    assert node.ask("POST", "bindings/%2F/e/amq.topic/q/w", {"routing_key": "k"}).status == 201
+    for path in ("policies/%2F/w", "operator-policies/%2F/w"):
+        assert node.put(path, {"pattern": "^none$", "definition": {"max-length": 9}}) in (201, 204)
+    for path in ("parameters/c/%2F/w", "global-parameters/w"):
+        assert node.put(path, {"value": 1}) in (201, 204)
+    yield
+    for path in ("policies/%2F/w", "operator-policies/%2F/w", "parameters/c/%2F/w", "global-parameters/w", "queues/%2F/w"):
+        assert node.delete(path) == 204
 
 
 @pytest.mark.parametrize("path", GETS)
@@ -50,7 +60,8 @@ def test_who_may_and_who_may_not(cluster, path):
     assert node.ask("HEAD", path).status == 200
 
 
-@pytest.mark.parametrize("method, path, body", [
+#: Changes that only an administrator makes, or who has permissions.
+CHANGES = [
     ("PUT", "vhosts/w", {}), ("DELETE", "vhosts/%2F", None), ("PUT", "users/w", {"tags": ""}), ("DELETE", "users/guest", None),
     ("PUT", "permissions/%2F/guest", {"configure": "", "write": "", "read": ""}), ("DELETE", "permissions/%2F/guest", None),
     ("PUT", "exchanges/%2F/w", {"type": "direct"}), ("DELETE", "exchanges/%2F/w", None), ("PUT", "queues/%2F/w", {}), ("DELETE", "queues/%2F/w", None),
@@ -62,14 +73,50 @@ def test_who_may_and_who_may_not(cluster, path):
     ("PUT", "vhost-limits/%2F/max-queues", {"value": 1}), ("DELETE", "vhost-limits/%2F/max-queues", None),
     ("PUT", "user-limits/guest/max-channels", {"value": 1}), ("DELETE", "user-limits/guest/max-channels", None),
     ("PUT", "topic-permissions/%2F/guest", {"exchange": "amq.topic", "write": "", "read": ""}), ("DELETE", "topic-permissions/%2F/guest", None),
-    ("PUT", "parameters/c/%2F/w", {"value": 1}), ("DELETE", "parameters/c/%2F/w", None), ("PUT", "global-parameters/w", {"value": 1}), ("DELETE", "global-parameters/w", None)])
+    ("PUT", "parameters/c/%2F/w", {"value": 1}), ("DELETE", "parameters/c/%2F/w", None), ("PUT", "global-parameters/w", {"value": 1}), ("DELETE", "global-parameters/w", None),
+    ("DELETE", "users/guest/connections", None), ("DELETE", "bindings/%2F/e/amq.topic/q/w/k", None), ("PUT", "queues/quorum/%2F/w/leader", {"node": "node1"}),
+    ("POST", "cluster/drain/node1", None), ("POST", "cluster/revive/node1", None), ("POST", "cluster/forget/node1", None)]
+
+
+@pytest.mark.parametrize("method, path, body", CHANGES)
 def test_who_may_not_change(cluster, method, path, body):
     for options in ({"user": None}, {"password": "wrong"}, {"user": "plain", "password": "p"}, {"user": "manager", "password": "p"}, {"user": "watcher", "password": "p"}):
         answer = cluster[1].ask(method, path, body, **options)
         assert answer.status == 401, (options, answer.status, answer.body)
 
 
-@pytest.mark.parametrize("method, path", [("PUT", "vhosts/bad"), ("PUT", "users/bad"), ("PUT", "permissions/%2F/guest"), ("PUT", "exchanges/%2F/bad"), ("PUT", "queues/%2F/bad"), ("PUT", "policies/%2F/bad"), ("PUT", "operator-policies/%2F/bad"), ("PUT", "global-parameters/bad"), ("PUT", "parameters/c/%2F/bad"), ("PUT", "vhost-limits/%2F/max-queues"), ("PUT", "user-limits/guest/max-channels"),
+#: What needs no login: it says whether a node serves, how to log in, and how much of everything there is.
+OPEN = ["health", "auth", "/metrics", "/metrics/per-object"]
+
+
+@pytest.mark.parametrize("path", OPEN)
+def test_what_needs_no_login(cluster, path):
+    assert cluster[1].get(path, user=None).status == 200
+    assert cluster[1].ask("PUT", path, {}, user=None).status == 405
+
+
+#: What names a client connection.
+OF_CONNECTIONS = ["connections/{name}", "connections/{name}/channels", "channels/{name}"]
+
+
+@pytest.mark.parametrize("path", OF_CONNECTIONS)
+def test_a_connection_is_shown_to_its_user_and_to_who_monitors(cluster, eventually, segment, path):
+    cluster[2].connect().channel()
+    name = eventually(lambda: next((c["name"] for c in cluster[1].get("connections").json if c["channels"] == 1), None), "the connection is listed")
+    name = f"{name} (1)" if path.startswith("channels") else name
+    node, path = cluster[1], path.format(name=segment(name))
+    assert node.get(path).status == 200 and node.get(path, user="watcher", password="p").status == 200
+    for options in ({"user": None}, {"password": "wrong"}, {"user": "plain", "password": "p"}, {"user": "manager", "password": "p"}):
+        assert node.get(path, **options).status == 401, options
+    assert node.get(path.replace(segment(name), "none")).status == 404
+    if path == f"connections/{segment(name)}":
+        for user in ("plain", "manager", "watcher"):
+            assert node.ask("DELETE", path, user=user, password="p").status == 401
+        assert node.delete(path) == 204
+        eventually(lambda: node.delete(path) == 404, "the connection is gone")
+
+
+@pytest.mark.parametrize("method, path", [("PUT", "vhosts/bad"), ("PUT", "users/bad"), ("PUT", "permissions/%2F/guest"), ("PUT", "exchanges/%2F/bad"), ("PUT", "queues/%2F/bad"), ("PUT", "policies/%2F/bad"), ("PUT", "operator-policies/%2F/bad"), ("PUT", "global-parameters/bad"), ("PUT", "parameters/c/%2F/bad"), ("PUT", "vhost-limits/%2F/max-queues"), ("PUT", "user-limits/guest/max-channels"), ("PUT", "queues/quorum/%2F/w/leader"), ("PUT", "topic-permissions/%2F/guest"),
                                           ("POST", "bindings/%2F/e/amq.topic/q/bad"), ("POST", "definitions"), ("POST", "exchanges/%2F/amq.topic/publish"), ("POST", "queues/%2F/bad/get")])
 @pytest.mark.parametrize("body", [b"{", b"[]", b"\"x\"", b"\xff", b"{\"arguments\": 5, \"tags\": 5, \"routing_key\": 5, \"users\": 5, \"count\": -1}"])
 def test_bodies_that_make_no_sense(cluster, method, path, body):
@@ -80,7 +127,10 @@ def test_bodies_that_make_no_sense(cluster, method, path, body):
 
 def test_what_does_not_exist(cluster):
     for path in ("nothing", "queues/%2F/none", "exchanges/%2F/none", "nodes/none", "users/none", "vhosts/none", "permissions/%2F/none", "connections/none",
-                 "channels/none", "health/checks/none"):
+                 "channels/none", "health/checks/none", "connections/none/channels", "policies/%2F/none", "operator-policies/%2F/none", "parameters/c/%2F/none",
+                 "global-parameters/none", "queues/%2F/none/bindings", "queues/quorum/%2F/none/status", "bindings/%2F/e/amq.topic/q/none", "user-limits/none",
+                 "bindings/%2F/e/amq.topic/q/w/none", "exchanges/%2F/none/bindings/source", "exchanges/%2F/none/bindings/destination", "users/none/permissions",
+                 "users/none/topic-permissions", "topic-permissions/%2F/none"):
         answer = cluster[3].get(path)
         assert answer.status == 404 and answer.json["error"], path
 

@@ -170,7 +170,7 @@ def test_nodes_and_checks(cluster, eventually):
     assert failed.returncode == UNAVAILABLE and "No active listener" in failed.stderr
     assert cluster.run("check", "certificate-expiration", "1", "year", check=False).returncode == UNAVAILABLE
     assert cluster.run("check", "port-listener", "x", check=False).returncode == DATA
-    assert cluster.run("check", "nothing", check=False).returncode == DATA
+    assert cluster.run("check", "nothing", check=False).returncode == USAGE
     cluster[2].kill()
     critical = eventually(lambda: (r := cluster.run("check", "node-is-quorum-critical", node=1, check=False)).returncode == UNAVAILABLE and r,
                           "two of three nodes are left, and none may go")

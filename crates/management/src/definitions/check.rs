@@ -1,16 +1,16 @@
-//! Whether all of an import would succeed: it is carried out beforehand, on a table of its own.
+//! Dry runs: whether all of an import would succeed. It is carried out on a table of its own.
 //!
-//! That table is given what the cluster has of all that the import names. Since it is the same code that will carry the import out, only what others change
+//! That table is given what the cluster has of all that the import names. Since it is the same code that carries imports out, only what others change
 //! meanwhile can make an import that passes fail.
 
 use super::read::Definitions;
 use crate::CHUNK;
 use crate::error::Error;
-use crate::queues::NewQueue;
+use std::collections::BTreeSet;
 use warren_model::command::{
     DeclareExchange, DeclareQueue, Destination, NodeUp, Place, VhostLimit,
 };
-use warren_model::{Command, Incarnation, NodeId, Outcome, SessionId, ShardId};
+use warren_model::{Command, Definition, Incarnation, NodeId, Outcome, SessionId, ShardId};
 use warren_node::Node;
 use warren_routing::{Applied, Table};
 
@@ -27,21 +27,23 @@ pub(super) async fn check(node: &Node, definitions: &Definitions) -> Result<(), 
         apply(&mut table, chunk);
         tokio::task::yield_now().await;
     }
-    let asked = commands(definitions, node.own_session());
-    for chunk in asked.chunks(CHUNK) {
-        let outcomes = apply(&mut table, chunk);
-        for (command, outcome) in chunk.iter().zip(outcomes) {
-            if let Outcome::Refused(refusal) = outcome {
-                return Err(Error::bad_request(format!(
-                    "nothing is imported, since {} would be refused: {}",
-                    described(command),
-                    refusal.text
-                )));
-            }
+    for chunk in definitions.all.chunks(CHUNK) {
+        let definitions = chunk.iter().cloned().map(placed).collect();
+        let outcomes = apply(&mut table, &[Command::Import { definitions }]);
+        if let Some(Outcome::Refused(refusal)) = outcomes.into_iter().next() {
+            return Err(super::refused(&refusal));
         }
         tokio::task::yield_now().await;
     }
     Ok(())
+}
+
+/// With a place that the table knows.
+fn placed(mut definition: Definition) -> Definition {
+    if let Definition::Queue(queue) = &mut definition {
+        queue.place = SHARD;
+    }
+    definition
 }
 
 /// Refuses queues that would pass their virtual host's limit. The table that is tried on has not all of its queues, so this is counted here.
@@ -50,9 +52,11 @@ fn within_queue_limits(table: &Table, definitions: &Definitions) -> Result<(), E
         let Some(limit) = table.vhost_bound(vhost, VhostLimit::MaxQueues) else {
             continue;
         };
-        let is_new =
-            |queue: &&NewQueue| queue.vhost == vhost && table.queue(vhost, &queue.name).is_none();
-        let new = definitions.queues.iter().filter(is_new).count();
+        let is_new = |definition: &&Definition| {
+            matches!(definition, Definition::Queue(queue)
+                if queue.vhost == vhost && table.queue(vhost, &queue.name).is_none())
+        };
+        let new = definitions.all.iter().filter(is_new).count();
         let known = table.queue_count_of(vhost);
         if new > 0 && (known + new) as u64 > limit {
             return Err(Error::bad_request(format!(
@@ -92,25 +96,14 @@ async fn context(node: &Node, definitions: &Definitions) -> Vec<Command> {
         let vhosts = table.vhosts().map(str::to_owned);
         live.commands
             .extend(vhosts.map(|name| Command::PutVhost { name }));
-        let named = definitions.permissions.iter().map(|p| &p.user);
-        let topics = definitions.topic_permissions.iter().map(|p| &p.user);
-        let users = named
-            .chain(topics)
+        let users: BTreeSet<&str> = definitions.all.iter().filter_map(user_of).collect();
+        let users = users
+            .into_iter()
             .filter_map(|user| table.user(user).cloned());
         live.commands.extend(users.map(Command::PutUser));
     }
-    for exchange in &definitions.exchanges {
-        live.exchange(&exchange.vhost, &exchange.name).await;
-    }
-    for queue in &definitions.queues {
-        live.queue(&queue.vhost, &queue.name).await;
-    }
-    for binding in &definitions.bindings {
-        live.exchange(&binding.vhost, &binding.source).await;
-        match &binding.destination {
-            Destination::Queue(name) => live.queue(&binding.vhost, name).await,
-            Destination::Exchange(name) => live.exchange(&binding.vhost, name).await,
-        }
+    for definition in &definitions.all {
+        live.named_by(definition).await;
     }
     // After the queues that are there, whose type does not change any more.
     let table = node.metadata().table().read();
@@ -124,6 +117,19 @@ async fn context(node: &Node, definitions: &Definitions) -> Vec<Command> {
     live.commands
 }
 
+/// The user that a definition is about, if it has to be there.
+fn user_of(definition: &Definition) -> Option<&str> {
+    if let Definition::Permission(permission) = definition {
+        Some(&permission.user)
+    } else if let Definition::TopicPermission(permission) = definition {
+        Some(&permission.user)
+    } else if let Definition::UserLimit { user, .. } = definition {
+        Some(user)
+    } else {
+        None
+    }
+}
+
 /// The cluster's own, as commands that make the like.
 struct Live<'a> {
     node: &'a Node,
@@ -132,6 +138,23 @@ struct Live<'a> {
 }
 
 impl Live<'_> {
+    /// The exchanges and queues that a definition names.
+    async fn named_by(&mut self, definition: &Definition) {
+        if let Definition::Exchange(exchange) = definition {
+            self.exchange(&exchange.vhost, &exchange.name).await;
+        }
+        if let Definition::Queue(queue) = definition {
+            self.queue(&queue.vhost, &queue.name).await;
+        }
+        if let Definition::Binding(binding) = definition {
+            self.exchange(&binding.vhost, &binding.source).await;
+            match &binding.destination {
+                Destination::Queue(name) => self.queue(&binding.vhost, name).await,
+                Destination::Exchange(name) => self.exchange(&binding.vhost, name).await,
+            }
+        }
+    }
+
     async fn exchange(&mut self, vhost: &str, name: &str) {
         // Those that are always there come with the virtual host.
         if !name.is_empty() && !name.starts_with("amq.") {
@@ -184,101 +207,5 @@ impl Live<'_> {
         if self.looked_up.is_multiple_of(CHUNK) {
             tokio::task::yield_now().await;
         }
-    }
-}
-
-/// The import's commands, in an order in which they can succeed.
-fn commands(definitions: &Definitions, session: SessionId) -> Vec<Command> {
-    let vhosts = definitions.vhosts.iter().cloned();
-    let details = definitions.details.iter().cloned();
-    let queues = definitions.queues.iter();
-    vhosts
-        .map(|name| Command::PutVhost { name })
-        .chain(details)
-        .chain(definitions.users.iter().cloned().map(Command::PutUser))
-        .chain(
-            definitions
-                .permissions
-                .iter()
-                .cloned()
-                .map(Command::SetPermission),
-        )
-        .chain(
-            definitions
-                .exchanges
-                .iter()
-                .cloned()
-                .map(Command::DeclareExchange),
-        )
-        .chain(queues.map(|queue| Command::DeclareQueue(queue.at(SHARD, session))))
-        .chain(definitions.bindings.iter().cloned().map(Command::Bind))
-        .chain(
-            definitions
-                .topic_permissions
-                .iter()
-                .cloned()
-                .map(Command::SetTopicPermission),
-        )
-        .chain(definitions.policies.iter().cloned().map(Command::PutPolicy))
-        .chain(definitions.limits.iter().cloned())
-        .chain(definitions.parameters.iter().cloned())
-        .collect()
-}
-
-/// What a command is about.
-fn described(command: &Command) -> String {
-    match command {
-        Command::PutVhost { name } => format!("vhost '{name}'"),
-        Command::SetVhostDetails { vhost, .. } => format!("vhost '{vhost}'"),
-        Command::PutUser(user) => format!("user '{}'", user.name),
-        Command::SetPermission(permission) => format!(
-            "the permission of user '{}' in vhost '{}'",
-            permission.user, permission.vhost
-        ),
-        Command::DeclareExchange(exchange) => {
-            format!("exchange '{}' in vhost '{}'", exchange.name, exchange.vhost)
-        }
-        Command::DeclareQueue(queue) => {
-            format!("queue '{}' in vhost '{}'", queue.name, queue.vhost)
-        }
-        Command::Bind(binding) => {
-            let (Destination::Queue(name) | Destination::Exchange(name)) = &binding.destination;
-            format!(
-                "the binding from '{}' to '{name}' in vhost '{}'",
-                binding.source, binding.vhost
-            )
-        }
-        Command::SetTopicPermission(permission) => format!(
-            "the topic permission of user '{}' in vhost '{}'",
-            permission.user, permission.vhost
-        ),
-        Command::PutPolicy(policy) => {
-            format!("policy '{}' in vhost '{}'", policy.name, policy.vhost)
-        }
-        Command::PutParameter { parameter, .. } => format!(
-            "parameter '{}' of component '{}' in vhost '{}'",
-            parameter.name, parameter.component, parameter.vhost
-        ),
-        Command::SetVhostLimit { vhost, .. } => format!("a limit of vhost '{vhost}'"),
-        Command::SetUserLimit { user, .. } => format!("a limit of user '{user}'"),
-        Command::FoundCluster { .. }
-        | Command::NodeUp(_)
-        | Command::NodeDown { .. }
-        | Command::NodeForgotten { .. }
-        | Command::DrainNode { .. }
-        | Command::DeleteVhost { .. }
-        | Command::DeleteUser { .. }
-        | Command::ClearPermission { .. }
-        | Command::DeleteExchange { .. }
-        | Command::DeleteQueue { .. }
-        | Command::Unbind(_)
-        | Command::SessionClosed { .. }
-        | Command::MoveShard { .. }
-        | Command::PlaceShards { .. }
-        | Command::ClearTopicPermissions { .. }
-        | Command::DeletePolicy { .. }
-        | Command::DeleteParameter(_)
-        | Command::PutGlobalParameter { .. }
-        | Command::DeleteGlobalParameter { .. } => format!("{command:?}"),
     }
 }

@@ -1,29 +1,33 @@
-//! The import: read, tried as a whole, and only then carried out, kind by kind.
+//! The import: read, and carried out as one command, so that all of it comes about on every node at once, or nothing.
 //!
-//! Flow: [`read`] makes commands of the JSON, [`check`] tries them on a table of its own, [`carry_out`] proposes them, many at a time, in an order in
-//! which they can succeed. Whatever is wrong with the definitions is found before anything is changed. What remains is what happens meanwhile: if the
-//! cluster becomes unavailable halfway, the answer says so, and the same import, made again, does the rest.
-//! Once begun, an import goes on though its client leaves. One at a time runs on a node.
+//! Flow: [`read`] makes definitions of the JSON, in an order in which they can succeed; queues get their places; one command carries all of them through the
+//! metadata log. If one is refused, the table takes back those before it. A dry run tries them on a table of its own ([`check`]) and says what they would do
+//! ([`report`]). Once begun, an import goes on though its client leaves. One at a time runs on a node.
+//! Bounds: the largest body, and [`IMPORTED_QUEUES_MAX`] queues.
 
 use super::check::check;
 use super::read::{self, Definitions};
+use super::{refused, report};
 use crate::access::Access;
 use crate::bounds::Bounds;
 use crate::error::Error;
 use crate::extract::{Body, Names, Parameters};
-use crate::{Shared, change, queues};
+use crate::{Shared, access};
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
-use futures::future::join_all;
-use serde_json::{Value, json};
 use std::sync::Arc;
-use warren_model::Command;
+use std::time::Duration;
+use warren_model::command::IMPORTED_QUEUES_MAX;
+use warren_model::{Command, Definition, Outcome};
 use warren_node::Node;
+use warren_node::audit::Who;
 
-/// Proposals under way at a time: they share log entries.
-const PROPOSALS: usize = 256;
+/// How long the cluster may take to commit and apply an import.
+const DEADLINE: Duration = Duration::from_secs(60);
+/// How often places are chosen anew.
+const TRIES: usize = 5;
 
 /// Imports definitions of the whole cluster.
 pub(crate) async fn all(
@@ -62,101 +66,87 @@ async fn imported(
         .split(',')
         .collect();
     let definitions = read::definitions(node, body, vhost, &ignored)?;
-    check(node, &definitions).await?;
-    if parameters.is_true("dry_run") {
-        return Ok(Json(counted(&definitions)).into_response());
+    within_bounds(&definitions)?;
+    let dry_run = parameters.is_true("dry_run");
+    if dry_run {
+        check(node, &definitions).await?;
     }
-    let node = node.clone();
-    let task = tokio::spawn(async move {
-        let result = carry_out(&node, definitions).await;
-        drop(permit);
-        result
-    });
-    match task.await {
-        Ok(result) => result.map(|()| StatusCode::NO_CONTENT.into_response()),
-        Err(_) => Err(Error::unavailable("the import was stopped: import again")),
+    let report = if dry_run || parameters.is_true("report") {
+        Some(report::of(node, &definitions.all).await)
+    } else {
+        None
+    };
+    if !dry_run {
+        let (node, who) = (node.clone(), access::who());
+        let task = tokio::spawn(async move {
+            let result = carry_out(&node, who, definitions).await;
+            drop(permit);
+            result
+        });
+        task.await
+            .map_err(|_| Error::unavailable("the import was stopped: import again"))??;
     }
-}
-
-/// What an import would declare; all of it can be, as things stand.
-fn counted(definitions: &Definitions) -> Value {
-    json!({
-        "vhosts": definitions.vhosts.len(),
-        "users": definitions.users.len(),
-        "permissions": definitions.permissions.len(),
-        "exchanges": definitions.exchanges.len(),
-        "queues": definitions.queues.len(),
-        "bindings": definitions.bindings.len(),
-        "policies": definitions.policies.len(),
-        "global_parameters": definitions.globals.len(),
-        "topic_permissions": definitions.topic_permissions.len(),
-        "parameters": definitions.parameters.iter().filter(|set| !is_nothing(set)).count(),
-        "limits": definitions.limits.iter().filter(|limit| !is_nothing(limit)).count(),
+    Ok(match report {
+        Some(report) => Json(report).into_response(),
+        None => StatusCode::NO_CONTENT.into_response(),
     })
 }
 
-async fn carry_out(node: &Arc<Node>, definitions: Definitions) -> Result<(), Error> {
-    let Definitions {
-        vhosts,
-        details,
-        mut users,
-        passwords,
-        permissions,
-        exchanges,
-        queues,
-        bindings,
-        policies,
-        globals,
-        topic_permissions,
-        limits,
-        parameters,
-    } = definitions;
-    let put_vhost = |name| Command::PutVhost { name };
-    propose(node, vhosts.into_iter().map(put_vhost).collect()).await?;
-    propose(node, details).await?;
+fn within_bounds(definitions: &Definitions) -> Result<(), Error> {
+    let is_queue = |definition: &&Definition| matches!(definition, Definition::Queue(_));
+    let queues = definitions.all.iter().filter(is_queue).count();
+    if queues <= IMPORTED_QUEUES_MAX {
+        return Ok(());
+    }
+    Err(Error::bad_request(format!(
+        "nothing is imported: {queues} queues are given, and an import may have {IMPORTED_QUEUES_MAX}; divide the file, with the bindings beside their queues"
+    )))
+}
+
+async fn carry_out(node: &Arc<Node>, who: Who, definitions: Definitions) -> Result<(), Error> {
+    let Definitions { mut all, passwords } = definitions;
     for (place, password) in passwords {
-        if let Some(user) = users.get_mut(place) {
+        if let Some(Definition::User(user)) = all.get_mut(place) {
             node.set_password(user, &password).await;
         }
     }
-    propose(node, users.into_iter().map(Command::PutUser).collect()).await?;
-    let permissions = permissions.into_iter().map(Command::SetPermission);
-    propose(node, permissions.collect()).await?;
-    let topic_permissions = topic_permissions
-        .into_iter()
-        .map(Command::SetTopicPermission);
-    propose(node, topic_permissions.collect()).await?;
-    let exchanges = exchanges.into_iter().map(Command::DeclareExchange);
-    propose(node, exchanges.collect()).await?;
-    for chunk in queues.chunks(PROPOSALS) {
-        let declared = chunk.iter().map(|queue| queues::declare(node, queue));
-        all_well(join_all(declared).await)?;
+    for _ in 0..TRIES {
+        place_queues(node, &mut all)?;
+        let definitions = all.clone();
+        let who = || who.clone();
+        let proposed = node.propose_for(&who, Command::Import { definitions }, DEADLINE);
+        let proposed = proposed.await.map_err(|error| {
+            Error::unavailable(format!(
+                "{error}; whether the definitions are imported is not known: import again, which does no harm"
+            ))
+        })?;
+        match proposed.outcome {
+            Outcome::Refused(refusal) => return Err(refused(&refusal)),
+            Outcome::Done | Outcome::Queue { .. } => return Ok(()),
+            // A node that was to have queues has gone down, or other imports left too little room in their entry.
+            Outcome::Retry => {}
+        }
     }
-    propose(node, bindings.into_iter().map(Command::Bind).collect()).await?;
-    let put_global = |(name, value)| Command::PutGlobalParameter { name, value };
-    propose(node, globals.into_iter().map(put_global).collect()).await?;
-    propose(node, policies.into_iter().map(Command::PutPolicy).collect()).await?;
-    // Last, so that they do not stand in the way of what is imported.
-    propose(node, limits).await?;
-    propose(node, parameters).await
+    Err(Error::unavailable(
+        "nothing is imported, since nodes come and go; import again",
+    ))
 }
 
-/// Whether a command only takes a limit away.
-fn is_nothing(limit: &Command) -> bool {
-    matches!(limit, Command::SetVhostLimit { value: None, .. })
-}
-
-async fn propose(node: &Node, commands: Vec<Command>) -> Result<(), Error> {
-    for chunk in commands.chunks(PROPOSALS) {
-        let proposed = chunk.iter().map(|command| change(node, command.clone()));
-        all_well(join_all(proposed).await)?;
+/// Chooses where queues are to live.
+fn place_queues(node: &Node, definitions: &mut [Definition]) -> Result<(), Error> {
+    let table = node.metadata().table().read();
+    let ownership = node.ownership(&table);
+    for definition in definitions {
+        let Definition::Queue(queue) = definition else {
+            continue;
+        };
+        let place = ownership.place_of_new(&queue.vhost, &queue.name, queue.durable);
+        queue.place = place.ok_or_else(|| {
+            Error::unavailable(format!(
+                "nothing is imported, since no node is up that could take queue '{}' in vhost '{}'",
+                queue.name, queue.vhost
+            ))
+        })?;
     }
     Ok(())
-}
-
-fn all_well<T>(results: Vec<Result<T, Error>>) -> Result<(), Error> {
-    match results.into_iter().find_map(Result::err) {
-        None => Ok(()),
-        Some(error) => Err(error.within("part of the definitions is imported, import again")),
-    }
 }

@@ -8,6 +8,7 @@ mod check;
 pub(crate) mod export;
 pub(crate) mod import;
 mod read;
+mod report;
 
 use crate::arguments;
 use crate::error::Error;
@@ -15,9 +16,15 @@ use crate::extract::Body;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
+use warren_model::Refusal;
 
 /// The field with the arguments' exact form.
 const EXACT: &str = "arguments_table";
+
+/// An import that is refused as a whole.
+fn refused(refusal: &Refusal) -> Error {
+    Error::bad_request(format!("nothing is imported, since {}", refusal.text))
+}
 
 /// What JSON text makes of raw field table entries.
 fn through_text(entries: &[u8]) -> Value {

@@ -14,11 +14,10 @@ use crate::{
 };
 use serde_json::Value;
 use std::collections::BTreeMap;
-use warren_model::Command;
 use warren_model::command::{
-    Binding, DeclareExchange, Destination, ParameterKey, Permission, Policy, TopicPermission, User,
-    VhostDetails,
+    Binding, DeclareExchange, Destination, ParameterKey, Place, User, VhostDetails,
 };
+use warren_model::{Command, Definition, ShardId};
 use warren_node::Node;
 
 /// Lists that an import of one virtual host has no use for.
@@ -29,29 +28,18 @@ const CLUSTER_WIDE: [&str; 5] = [
     "permissions",
     "global_parameters",
 ];
+/// Lists of which RabbitMQ's exports of one virtual host say in each row which one it was.
+const SAYS_ITS_VHOST: [&str; 2] = ["policies", "parameters"];
 /// Global parameters that say which cluster an export is from.
 const ABOUT_THE_CLUSTER: [&str; 3] = ["cluster_name", "internal_cluster_id", "cluster_tags"];
 
-/// Definitions to be imported.
+/// Definitions to be imported, in an order in which they can succeed.
 #[derive(Debug, Default)]
 pub(super) struct Definitions {
-    pub(super) vhosts: Vec<String>,
-    /// What is said of virtual hosts, as what sets it.
-    pub(super) details: Vec<Command>,
-    pub(super) users: Vec<User>,
-    /// Passwords that users are to be given, by their place.
+    /// Queues have no place yet.
+    pub(super) all: Vec<Definition>,
+    /// Passwords that users are to be given, by their place among all.
     pub(super) passwords: Vec<(usize, String)>,
-    pub(super) permissions: Vec<Permission>,
-    pub(super) exchanges: Vec<DeclareExchange>,
-    pub(super) queues: Vec<NewQueue>,
-    pub(super) bindings: Vec<Binding>,
-    pub(super) policies: Vec<Policy>,
-    pub(super) globals: Vec<(String, String)>,
-    pub(super) topic_permissions: Vec<TopicPermission>,
-    /// Limits of virtual hosts and users, as what sets them.
-    pub(super) limits: Vec<Command>,
-    /// Parameters, with those that are operator policies and limits, as what sets them.
-    pub(super) parameters: Vec<Command>,
 }
 
 struct Reader<'a> {
@@ -82,23 +70,41 @@ pub(super) fn definitions(
             reader.note(name);
         }
     }
-    let vhosts = reader.list("vhosts", |body| {
-        let name = name(body)?;
-        let limits = limits::read_vhost(&name, body.0.get("limits").unwrap_or(&Value::Null))?;
-        let details = vhost_details(&name, body)?;
-        Ok((name, (details, limits)))
+    let mut definitions = Definitions::default();
+    // Last, so that they do not stand in the way of what is imported.
+    let mut limits = definitions.add_vhosts(&mut reader)?;
+    limits.extend(definitions.add_users(&mut reader, node)?);
+    let all = &mut definitions.all;
+    reader.add(all, "permissions", |body| {
+        let (user, vhost) = (
+            body.text("user")?.to_owned(),
+            body.text("vhost")?.to_owned(),
+        );
+        permissions::read(user, vhost, body).map(Definition::Permission)
     })?;
-    let users = reader.list("users", |body| {
-        let (user, password) = user(node, body)?;
-        let limits = limits::read_user(&user.name, body.0.get("limits").unwrap_or(&Value::Null))?;
-        Ok(((user, password), limits))
+    reader.add(all, "topic_permissions", |body| {
+        topic_permissions::read(named(body, "user")?, named(body, "vhost")?, body)
+            .map(Definition::TopicPermission)
     })?;
-    let (vhosts, of_vhosts): (Vec<_>, Vec<_>) = vhosts.into_iter().unzip();
-    let (details, of_vhosts): (Vec<_>, Vec<_>) = of_vhosts.into_iter().unzip();
-    let (users, of_users): (Vec<_>, Vec<_>) = users.into_iter().unzip();
-    let (users, passwords): (Vec<_>, Vec<_>) = users.into_iter().unzip();
-    let numbered = passwords.into_iter().enumerate();
-    let passwords = numbered.filter_map(|(place, password)| Some((place, password?)));
+    reader.add(all, "exchanges", |body| {
+        exchange(body).map(Definition::Exchange)
+    })?;
+    reader.add(all, "queues", |body| {
+        // Its place is chosen when it is declared.
+        let declare = queue(body)?.at(Place::Shard(ShardId(0)), node.own_session());
+        Ok(Definition::Queue(declare))
+    })?;
+    reader.add(all, "bindings", |body| {
+        binding(node, body).map(Definition::Binding)
+    })?;
+    let globals = reader.list_of("global_parameters", is_of_the_cluster, globals::read)?;
+    let global = |(name, value)| Definition::GlobalParameter { name, value };
+    all.extend(globals.into_iter().map(global));
+    reader.add(all, "policies", |body| {
+        policies::read_imported(Kind::Policy, named(body, "vhost")?, name(body)?, body)
+            .map(Definition::Policy)
+    })?;
+    all.extend(defined(limits));
     let parameters = reader.list("parameters", |body| {
         let parameter = ParameterKey {
             vhost: named(body, "vhost")?,
@@ -107,37 +113,67 @@ pub(super) fn definitions(
         };
         parameters::read(parameter, body)
     })?;
-    let limits = [of_vhosts, of_users].concat().concat();
-    let definitions = Definitions {
-        topic_permissions: reader.list("topic_permissions", |body| {
-            topic_permissions::read(named(body, "user")?, named(body, "vhost")?, body)
-        })?,
-        globals: reader.list_of("global_parameters", is_of_the_cluster, globals::read)?,
-        policies: reader.list("policies", |body| {
-            policies::read(Kind::Policy, named(body, "vhost")?, name(body)?, body)
-        })?,
-        parameters: parameters.into_iter().flatten().collect(),
-        vhosts,
-        details: details.into_iter().flatten().collect(),
-        users,
-        passwords: passwords.collect(),
-        limits,
-        permissions: reader.list("permissions", |body| {
-            permissions::read(
-                body.text("user")?.to_owned(),
-                body.text("vhost")?.to_owned(),
-                body,
-            )
-        })?,
-        exchanges: reader.list("exchanges", exchange)?,
-        queues: reader.list("queues", queue)?,
-        bindings: reader.list("bindings", |body| binding(node, body))?,
-    };
+    all.extend(defined(parameters.into_iter().flatten()));
     reader.finish(ignored)?;
     Ok(definitions)
 }
 
+/// What commands define that each set something.
+fn defined(commands: impl IntoIterator<Item = Command>) -> impl Iterator<Item = Definition> {
+    let definitions = commands.into_iter().map(Definition::try_from);
+    definitions.filter_map(Result::ok)
+}
+
+impl Definitions {
+    /// Returns what sets the limits that the rows name.
+    fn add_vhosts(&mut self, reader: &mut Reader<'_>) -> Result<Vec<Command>, Error> {
+        let vhosts = reader.list("vhosts", |body| {
+            let name = name(body)?;
+            let limits = limits::read_vhost(&name, body.0.get("limits").unwrap_or(&Value::Null))?;
+            let details = vhost_details(&name, body)?;
+            Ok((Definition::Vhost { name }, details, limits))
+        })?;
+        let mut all = Vec::new();
+        for (vhost, details, limits) in vhosts {
+            self.all.push(vhost);
+            self.all.extend(details);
+            all.extend(limits);
+        }
+        Ok(all)
+    }
+
+    /// Returns what sets the limits that the rows name.
+    fn add_users(&mut self, reader: &mut Reader<'_>, node: &Node) -> Result<Vec<Command>, Error> {
+        let users = reader.list("users", |body| {
+            let (user, password) = user(node, body)?;
+            let given = body.0.get("limits").unwrap_or(&Value::Null);
+            let limits = limits::read_user(&user.name, given)?;
+            Ok((user, password, limits))
+        })?;
+        let mut all = Vec::new();
+        for (user, password, limits) in users {
+            let place = self.all.len();
+            self.passwords
+                .extend(password.map(|secret| (place, secret)));
+            self.all.push(Definition::User(user));
+            all.extend(limits);
+        }
+        Ok(all)
+    }
+}
+
 impl Reader<'_> {
+    /// Adds what each item of a list defines.
+    fn add(
+        &mut self,
+        to: &mut Vec<Definition>,
+        list: &str,
+        read: impl Fn(&Body) -> Result<Definition, Error>,
+    ) -> Result<(), Error> {
+        to.extend(self.list(list, read)?);
+        Ok(())
+    }
+
     /// Reads each item of a list, which may be left out.
     fn list<T>(
         &mut self,
@@ -168,20 +204,20 @@ impl Reader<'_> {
             if passed_over(&item) {
                 continue;
             }
-            let one = self.item(item).and_then(|body| read(&body));
+            let one = self.item(list, item).and_then(|body| read(&body));
             all.push(one.map_err(|error| error.within(&format!("{list}[{position}]")))?);
         }
         Ok(all)
     }
 
     /// An item, with its virtual host.
-    fn item(&self, item: Value) -> Result<Body, Error> {
+    fn item(&self, list: &str, item: Value) -> Result<Body, Error> {
         let Value::Object(mut fields) = item else {
             return Err(Error::bad_request(format!("must be an object, not {item}")));
         };
         if let Some(vhost) = self.vhost {
             match fields.get("vhost") {
-                Some(other) if other != vhost => {
+                Some(other) if other != vhost && !SAYS_ITS_VHOST.contains(&list) => {
                     return Err(Error::bad_request(format!(
                         "belongs to vhost {other}, not to '{vhost}'"
                     )));
@@ -240,7 +276,7 @@ fn named(body: &Body, key: &str) -> Result<String, Error> {
 }
 
 /// What a row says of a virtual host, if it says anything. RabbitMQ says it beside the name, under `metadata`, or both.
-fn vhost_details(vhost: &str, body: &Body) -> Result<Option<Command>, Error> {
+fn vhost_details(vhost: &str, body: &Body) -> Result<Option<Definition>, Error> {
     let mut said = body.0.clone();
     if let Some(Value::Object(metadata)) = body.0.get("metadata") {
         for (key, value) in metadata {
@@ -248,7 +284,7 @@ fn vhost_details(vhost: &str, body: &Body) -> Result<Option<Command>, Error> {
         }
     }
     let details = vhosts::details(&Body(said), VhostDetails::default())?;
-    Ok(details.map(|details| Command::SetVhostDetails {
+    Ok(details.map(|details| Definition::VhostDetails {
         vhost: vhost.to_owned(),
         details,
     }))

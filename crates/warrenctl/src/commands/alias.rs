@@ -5,6 +5,7 @@
 use clap::{Args, Subcommand};
 
 use super::listing::InVhost;
+use super::parameter::Owner;
 use super::{
     Context, channel, check, cluster, connection, consumer, definitions, limit, parameter,
     permission, policy, queue, topic_permission, user, vhost,
@@ -174,6 +175,9 @@ pub enum Command {
     /// Import definitions from a file.
     #[command(after_help = "Example: warrenctl import_definitions cluster.json")]
     ImportDefinitions(File),
+    /// Show where a queue's replicas are and who leads them, as rabbitmq-queues does.
+    #[command(after_help = "Example: warrenctl quorum_status -p / orders")]
+    QuorumStatus(QueueInVhost),
     /// Show the nodes of the cluster.
     #[command(after_help = "Example: warrenctl cluster_status")]
     ClusterStatus,
@@ -549,15 +553,17 @@ pub fn run(context: &Context, command: &Command) -> Result<(), Failure> {
             vhost,
             component,
             set,
-        }) => parameter::set_of(context, component, &vhost.vhost, set),
+        }) => parameter::set(context, Owner::Component(component, &vhost.vhost), set),
         Command::ClearParameter(ClearParameter {
             vhost,
             component,
             name,
-        }) => parameter::clear_of(context, component, &vhost.vhost, name),
+        }) => parameter::clear(context, Owner::Component(component, &vhost.vhost), name),
         Command::ListGlobalParameters => parameter::list(context),
-        Command::SetGlobalParameter(options) => parameter::set(context, options),
-        Command::ClearGlobalParameter(Name { name }) => parameter::clear(context, name),
+        Command::SetGlobalParameter(options) => parameter::set(context, Owner::Cluster, options),
+        Command::ClearGlobalParameter(Name { name }) => {
+            parameter::clear(context, Owner::Cluster, name)
+        }
         Command::PurgeQueue(options) => queue::purge(context, &options.into()),
         Command::DeleteQueue(options) => {
             let queue = (&options.queue).into();
@@ -575,6 +581,7 @@ pub fn run(context: &Context, command: &Command) -> Result<(), Failure> {
         Command::ImportDefinitions(File { file }) => {
             definitions::import(context, Some(file), "/api/definitions", false, None)
         }
+        Command::QuorumStatus(options) => queue::quorum_status(context, &options.into()),
         Command::ClusterStatus => cluster::run(context, &cluster::Verb::Status),
         Command::Status => status(context),
         Command::Ping => check::run(context, &check::Options::of("ready-to-serve-clients")),

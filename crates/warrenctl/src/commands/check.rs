@@ -31,6 +31,7 @@ impl Options {
 
 /// Runs the check.
 pub fn run(context: &Context, Options { check }: &Options) -> Result<(), Failure> {
+    known(check)?;
     let parts: Vec<String> = check.iter().map(|part| segment(part)).collect();
     let path = format!("/api/health/checks/{}", parts.join("/"));
     let answer = context.client.exchange(&Request::of(Method::Get, &path))?;
@@ -46,4 +47,69 @@ pub fn run(context: &Context, Options { check }: &Options) -> Result<(), Failure
     }
     let body = context.client.expected(answer)?;
     context.object(&body)
+}
+
+/// All checks, and how many words each needs besides.
+const CHECKS: [(&str, usize, &str); 12] = [
+    ("alarms", 0, ""),
+    ("local-alarms", 0, ""),
+    ("certificate-expiration", 2, "N days|weeks|months|years"),
+    ("port-listener", 1, "PORT"),
+    ("protocol-listener", 1, "NAME"),
+    ("virtual-hosts", 0, ""),
+    ("node-is-quorum-critical", 0, ""),
+    ("node-is-mirror-sync-critical", 0, ""),
+    ("below-node-connection-limit", 0, ""),
+    ("ready-to-serve-clients", 0, ""),
+    ("is-in-service", 0, ""),
+    ("metadata-store", 1, "initialized"),
+];
+
+/// Refuses a check that there is not, or that lacks what it needs to know.
+fn known(check: &[String]) -> Result<(), Failure> {
+    let name = check.first().map(String::as_str).unwrap_or_default();
+    let Some((_, words, shown)) = CHECKS.iter().find(|(known, ..)| *known == name) else {
+        let near = CHECKS.iter().map(|(known, ..)| *known);
+        let near = near.max_by(|a, b| strsim::jaro(a, name).total_cmp(&strsim::jaro(b, name)));
+        let tip = near.filter(|near| strsim::jaro(near, name) > 0.7);
+        let tip = tip.map_or_else(String::new, |near| format!("; did you mean '{near}'?"));
+        return Err(Failure::Usage(format!(
+            "there is no check '{name}'{tip}; `warrenctl check --help` names all"
+        )));
+    };
+    // `metadata-store initialized with-data` has one more.
+    let more = usize::from(name == "metadata-store");
+    if (*words..=words + more).contains(&(check.len() - 1)) {
+        return Ok(());
+    }
+    Err(Failure::Usage(format!(
+        "use: warrenctl check {}",
+        format!("{name} {shown}").trim_end()
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mistakes_are_told_before_anybody_is_asked() {
+        let known = |text: &str| {
+            let words: Vec<String> = text.split(' ').map(str::to_owned).collect();
+            known(&words).map_err(|failure| failure.to_string())
+        };
+        for good in [
+            "alarms",
+            "certificate-expiration 4 weeks",
+            "metadata-store initialized",
+            "metadata-store initialized with-data",
+        ] {
+            assert_eq!(known(good), Ok(()), "{good}");
+        }
+        let unknown = known("alarm").err().unwrap_or_default();
+        assert!(unknown.contains("did you mean 'alarms'?"), "{unknown}");
+        let lacks = known("port-listener").err().unwrap_or_default();
+        assert!(lacks.contains("check port-listener PORT"), "{lacks}");
+        assert!(known("alarms now").is_err() && known("xyz").is_err());
+    }
 }

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 use clap::Subcommand;
 use serde_json::Value;
 
+use super::join::{self, Join};
 use super::{Context, listing};
-use crate::client::{Method, Request, segment};
+use crate::client::{Client, Method, Request, segment};
 use crate::failure::Failure;
 use crate::output::{self, Table};
 
@@ -32,6 +33,11 @@ pub enum Verb {
     /// Show the nodes, the metadata leader and how far this node has applied the log.
     #[command(after_help = "Example: warrenctl cluster status --output json")]
     Status,
+    /// Check that a new node can join, or take the place of one that is lost, and write its configuration. It joins when it starts.
+    #[command(
+        after_help = "Example: warrenctl cluster join node4 --address 10.0.0.4:7671 --amqp 10.0.0.4:5672 --http 10.0.0.4:15672 --out node4.toml"
+    )]
+    Join(Join),
     /// Empty a node of replicas and leaderships, so that it can be stopped without anybody noticing. It stays up and serves its connections.
     ///
     /// Durable queues move to the other nodes. Non-durable and exclusive queues live in the node's memory and go when it stops; the answer counts them.
@@ -89,6 +95,7 @@ const LOOK: Duration = Duration::from_millis(250);
 pub fn run(context: &Context, verb: &Verb) -> Result<(), Failure> {
     match verb {
         Verb::Status => status(context),
+        Verb::Join(options) => join::join(context, options),
         Verb::Drain(options) => drain(context, options),
         Verb::Revive(options) => revive(context, options),
         Verb::Forget(options) => forget(context, options),
@@ -96,7 +103,8 @@ pub fn run(context: &Context, verb: &Verb) -> Result<(), Failure> {
     }
 }
 
-fn drain(context: &Context, options: &Leaving) -> Result<(), Failure> {
+/// Empties a node.
+pub fn drain(context: &Context, options: &Leaving) -> Result<(), Failure> {
     let answer = move_node(context, "drain", &options.node)?;
     context.object(&answer)?;
     if !options.wait {
@@ -124,7 +132,8 @@ fn drain(context: &Context, options: &Leaving) -> Result<(), Failure> {
     })
 }
 
-fn revive(context: &Context, options: &Leaving) -> Result<(), Failure> {
+/// Gives a drained node its share again.
+pub fn revive(context: &Context, options: &Leaving) -> Result<(), Failure> {
     let answer = move_node(context, "revive", &options.node)?;
     context.object(&answer)?;
     if !options.wait {
@@ -204,6 +213,17 @@ fn member(context: &Context, node: &str) -> Result<Value, Failure> {
     found.ok_or_else(|| Failure::Data(format!("node '{node}' has left the cluster")))
 }
 
+/// A client of the node of that name.
+pub fn client_of(context: &Context, name: &str) -> Result<Client, Failure> {
+    let answer = context.client.get("/api/cluster", &[])?;
+    let is_it = |member: &&Value| member.get("name").and_then(Value::as_str) == Some(name);
+    let found = members(&answer)?.iter().find(is_it);
+    match found.and_then(|member| member.get("http")?.as_str()) {
+        Some(http) => context.client.at(http),
+        None => Err(Failure::Data(format!("no node '{name}' in the cluster"))),
+    }
+}
+
 /// Leaderships that are not where they belong.
 fn moves(context: &Context) -> Result<usize, Failure> {
     let ring = context.client.get("/api/ring", &[])?;
@@ -212,7 +232,7 @@ fn moves(context: &Context) -> Result<usize, Failure> {
 }
 
 /// Looks until there is nothing left to say, and says what has changed meanwhile.
-fn wait(
+pub fn wait(
     context: &Context,
     seconds: u64,
     what: &str,

@@ -112,20 +112,74 @@ pub fn import(
     let text = read.map_err(|error| Failure::Input(format!("cannot read {name}: {error}")))?;
     let definitions: Value = serde_json::from_str(&text)
         .map_err(|error| Failure::Data(format!("{name} is not JSON: {error}")))?;
-    let mut query = Vec::new();
-    if dry_run {
-        query.push(("dry_run", "true"));
-    }
+    let mut query = vec![(if dry_run { "dry_run" } else { "report" }, "true")];
     query.extend(ignore.map(|kinds| ("ignore", kinds)));
-    let answer = context.client.send_with(&Request {
+    let report = context.client.send_with(&Request {
         query: &query,
         body: Some(&definitions),
         deadline: DEADLINE,
         ..Request::of(Method::Post, path)
     })?;
     if dry_run {
-        return context.object(&answer);
+        return output::print(context.format, &report, || planned(&report));
     }
-    context.done(&format!("the definitions in {name} are imported"));
+    context.done(&format!(
+        "the definitions in {name} are imported: {}",
+        told(&report)
+    ));
+    let idle = idle(&report);
+    if !idle.is_empty() {
+        context.done(&format!("kept, without effect here:\n{idle}"));
+    }
     Ok(())
+}
+
+/// What an import would do, for people.
+fn planned(report: &Value) -> String {
+    let idle = idle(report);
+    let rest = if idle.is_empty() {
+        "all of it has an effect here\n".to_owned()
+    } else {
+        format!("kept, but without effect here:\n{idle}")
+    };
+    format!("would be imported: {}\n{rest}", told(report))
+}
+
+/// How much is made and changed.
+fn told(report: &Value) -> String {
+    let counts = |of: &str| {
+        let fields = report
+            .get(of)
+            .and_then(Value::as_object)
+            .into_iter()
+            .flatten();
+        let some = fields.filter(|(_, count)| count.as_u64() != Some(0));
+        let texts: Vec<String> = some
+            .map(|(kind, count)| format!("{count} {kind}"))
+            .collect();
+        if texts.is_empty() {
+            "nothing".to_owned()
+        } else {
+            texts.join(", ").replace('_', " ")
+        }
+    };
+    format!("new {}; changed {}", counts("creates"), counts("changes"))
+}
+
+/// What is kept without having an effect: one object a line, with all that is in it.
+fn idle(report: &Value) -> String {
+    let rows = report.get("without_effect").and_then(Value::as_array);
+    let text = |row: &Value, key: &str| output::cell(row.get(key).unwrap_or(&Value::Null));
+    let mut lines: Vec<(String, String)> = Vec::new();
+    for row in rows.into_iter().flatten() {
+        let (object, what) = (text(row, "object"), text(row, "what"));
+        match lines.last_mut() {
+            Some((last, parts)) if *last == object => *parts += &format!(", {what}"),
+            Some(_) | None => lines.push((object, what)),
+        }
+    }
+    let lines = lines
+        .iter()
+        .map(|(object, parts)| format!("  {object}: {parts}\n"));
+    lines.collect()
 }

@@ -195,8 +195,8 @@ fn put(
 
 /// Takes a limit away without asking.
 fn clear(context: &Context, kind: Kind, name: &str, limit: &str) -> Result<(), Failure> {
-    let done = format!("{limit} of {} '{name}' is gone", kind.noun());
-    context.change(Method::Delete, &path(kind, name, limit), None, &done)
+    let what = format!("{limit} of {} '{name}'", kind.noun());
+    context.take_away(&path(kind, name, limit), &what)
 }
 
 /// Sets the limits that an object names. Of a virtual host, the others are taken away, as rabbitmqctl does.

@@ -3,6 +3,7 @@
 pub mod alias;
 pub mod arguments;
 pub mod binding;
+pub mod cert;
 pub mod channel;
 pub mod check;
 pub mod cluster;
@@ -11,8 +12,10 @@ pub mod connection;
 pub mod consumer;
 pub mod definitions;
 pub mod exchange;
+pub mod join;
 pub mod limit;
 mod listing;
+pub mod log;
 pub mod message;
 pub mod node;
 pub mod parameter;
@@ -26,14 +29,14 @@ pub mod topic_permission;
 pub mod user;
 pub mod vhost;
 
-use std::io::{BufRead as _, Write as _};
+use std::io::{BufRead as _, IsTerminal as _, Write as _};
 
 use serde_json::Value;
 
 use crate::cli::{Arguments, Format, Noun};
 use crate::client::{Client, Method};
 use crate::failure::Failure;
-use crate::output;
+use crate::{output, profile};
 
 /// What every command needs: whom to ask and how to print.
 pub struct Context {
@@ -86,6 +89,11 @@ impl Context {
         Ok(())
     }
 
+    /// Takes something away, without asking.
+    pub fn take_away(&self, path: &str, what: &str) -> Result<(), Failure> {
+        self.change(Method::Delete, path, None, &format!("{what} is gone"))
+    }
+
     /// Says what was done, apart from the answer itself.
     pub fn done(&self, what: &str) {
         if !self.quiet {
@@ -112,8 +120,58 @@ impl Context {
     }
 }
 
-/// Runs the command that the command line names.
-pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+/// Verbs that only look, and can be watched.
+const LOOKS: [&str; 9] = [
+    "list",
+    "show",
+    "status",
+    "plan",
+    "digest",
+    "diff",
+    "explain",
+    "quorum-status",
+    "check",
+];
+
+/// Runs the command that the command line names, again and again if it is to be watched. `verb`: its last word.
+pub fn run(arguments: &Arguments, verb: &str) -> Result<(), Failure> {
+    let Some(pause) = arguments.watch else {
+        return once(arguments);
+    };
+    let looks = LOOKS.contains(&verb)
+        || verb.starts_with("list_")
+        || verb.ends_with("_status")
+        || matches!(verb, "status" | "ping");
+    if !looks {
+        return Err(Failure::Usage(format!(
+            "--watch goes with commands that only look, and `{verb}` does more than that"
+        )));
+    }
+    let on_terminal = std::io::stdout().is_terminal();
+    let mut seen = false;
+    loop {
+        if on_terminal {
+            output::write("\x1b[H\x1b[2J")?;
+        }
+        match once(arguments) {
+            Ok(()) => seen = true,
+            // What is watched may come and go, and a node that starts knows no users yet.
+            Err(failure) if seen && !matches!(failure, Failure::Output(_)) => {
+                eprintln!("warrenctl: {failure}");
+            }
+            Err(failure @ (Failure::Unavailable(_) | Failure::Unhealthy(_))) => {
+                eprintln!("warrenctl: {failure}");
+            }
+            Err(failure) => return Err(failure),
+        }
+        if output::nobody_reads() {
+            return Ok(());
+        }
+        std::thread::sleep(pause);
+    }
+}
+
+fn once(arguments: &Arguments) -> Result<(), Failure> {
     // These ask nobody.
     if let Noun::Password(verb) = &arguments.noun {
         return password::run(verb);
@@ -121,8 +179,11 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     if let Noun::Completions(options) = &arguments.noun {
         return completions::run(options);
     }
+    if let Noun::Cert(verb) = &arguments.noun {
+        return cert::run(verb, arguments.quiet);
+    }
     let context = Context {
-        client: Client::new(&arguments.connection)?,
+        client: Client::new(&profile::resolve(&arguments.connection)?)?,
         format: arguments.output,
         columns: arguments.columns.clone(),
         sort: arguments.sort.clone(),
@@ -152,7 +213,9 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         Noun::Definitions(verb) => definitions::run(&context, verb),
         Noun::Check(options) => check::run(&context, options),
         Noun::Alias(command) => alias::run(&context, command),
+        Noun::Log(verb) => log::run(&context, verb),
         Noun::Password(verb) => password::run(verb),
+        Noun::Cert(verb) => cert::run(verb, arguments.quiet),
         Noun::Completions(options) => completions::run(options),
     }
 }

@@ -95,37 +95,74 @@ pub fn run(context: &Context, verb: &Verb) -> Result<(), Failure> {
         Verb::List(List { component, vhost }) => {
             list_of(context, component.as_deref(), vhost.as_deref())
         }
-        Verb::Show(Name { name, of }) => context.object(&context.client.get(&of.path(name), &[])?),
-        Verb::Set(SetOf { set: options, of }) => match &of.component {
-            None => set(context, options),
-            Some(component) => set_of(context, component, &of.vhost, options),
-        },
+        Verb::Show(Name { name, of }) => {
+            context.object(&context.client.get(&of.owner().path(name), &[])?)
+        }
+        Verb::Set(SetOf { set: options, of }) => set(context, of.owner(), options),
         Verb::Clear(Name { name, of }) => {
             context.confirm(&format!("Take parameter '{name}' away"))?;
-            match &of.component {
-                None => clear(context, name),
-                Some(component) => clear_of(context, component, &of.vhost, name),
+            clear(context, of.owner(), name)
+        }
+    }
+}
+
+/// Whose parameter it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Owner<'a> {
+    /// The cluster's: a global parameter.
+    Cluster,
+    /// A component's in a virtual host.
+    Component(&'a str, &'a str),
+}
+
+impl Of {
+    fn owner(&self) -> Owner<'_> {
+        match &self.component {
+            None => Owner::Cluster,
+            Some(component) => Owner::Component(component, &self.vhost),
+        }
+    }
+}
+
+impl Owner<'_> {
+    fn path(self, name: &str) -> String {
+        match self {
+            Self::Cluster => format!("/api/global-parameters/{}", segment(name)),
+            Self::Component(component, vhost) => format!(
+                "/api/parameters/{}/{}/{}",
+                segment(component),
+                segment(vhost),
+                segment(name)
+            ),
+        }
+    }
+
+    fn called(self, name: &str) -> String {
+        match self {
+            Self::Cluster => format!("global parameter '{name}'"),
+            Self::Component(component, vhost) => {
+                format!("parameter '{name}' of component '{component}' in vhost '{vhost}'")
             }
         }
     }
 }
 
-impl Of {
-    fn path(&self, name: &str) -> String {
-        match &self.component {
-            None => path(name),
-            Some(component) => path_of(component, &self.vhost, name),
-        }
-    }
+/// Sets a parameter.
+pub fn set(context: &Context, of: Owner<'_>, Set { name, value }: &Set) -> Result<(), Failure> {
+    let done = format!("{} is set", of.called(name));
+    let body = json!({"value": value});
+    context.change(Method::Put, &of.path(name), Some(&body), &done)
 }
 
-fn path_of(component: &str, vhost: &str, name: &str) -> String {
-    format!(
-        "/api/parameters/{}/{}/{}",
-        segment(component),
-        segment(vhost),
-        segment(name)
-    )
+/// Takes a parameter away without asking.
+pub fn clear(context: &Context, of: Owner<'_>, name: &str) -> Result<(), Failure> {
+    context.take_away(&of.path(name), &of.called(name))
+}
+
+/// Lists global parameters.
+pub fn list(context: &Context) -> Result<(), Failure> {
+    let path = "/api/global-parameters";
+    context.list(&context.client.get(path, &[])?, path, &["name", "value"])
 }
 
 /// Lists parameters of virtual hosts: of one component or virtual host, if these are named.
@@ -143,52 +180,4 @@ pub fn list_of(
         rows.retain(|row| row["vhost"] == vhost);
     }
     context.list(&answer, &path, &["vhost", "component", "name", "value"])
-}
-
-/// Sets a parameter of a virtual host.
-pub fn set_of(
-    context: &Context,
-    component: &str,
-    vhost: &str,
-    Set { name, value }: &Set,
-) -> Result<(), Failure> {
-    let done = format!("parameter '{name}' of component '{component}' in vhost '{vhost}' is set");
-    let body = json!({"vhost": vhost, "component": component, "name": name, "value": value});
-    let path = path_of(component, vhost, name);
-    context.change(Method::Put, &path, Some(&body), &done)
-}
-
-/// Takes a parameter of a virtual host away without asking.
-pub fn clear_of(
-    context: &Context,
-    component: &str,
-    vhost: &str,
-    name: &str,
-) -> Result<(), Failure> {
-    let done = format!("parameter '{name}' of component '{component}' in vhost '{vhost}' is gone");
-    let path = path_of(component, vhost, name);
-    context.change(Method::Delete, &path, None, &done)
-}
-
-fn path(name: &str) -> String {
-    format!("/api/global-parameters/{}", segment(name))
-}
-
-/// Lists global parameters.
-pub fn list(context: &Context) -> Result<(), Failure> {
-    let path = "/api/global-parameters";
-    context.list(&context.client.get(path, &[])?, path, &["name", "value"])
-}
-
-/// Sets a global parameter.
-pub fn set(context: &Context, Set { name, value }: &Set) -> Result<(), Failure> {
-    let done = format!("global parameter '{name}' is set");
-    let body = json!({"value": value});
-    context.change(Method::Put, &path(name), Some(&body), &done)
-}
-
-/// Takes a global parameter away without asking.
-pub fn clear(context: &Context, name: &str) -> Result<(), Failure> {
-    let done = format!("global parameter '{name}' is gone");
-    context.change(Method::Delete, &path(name), None, &done)
 }

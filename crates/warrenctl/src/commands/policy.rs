@@ -150,6 +150,6 @@ pub fn put(context: &Context, kind: Kind, policy: &InVhost, body: &Value) -> Res
 
 /// Takes a policy away without asking.
 pub fn delete(context: &Context, kind: Kind, policy: &InVhost) -> Result<(), Failure> {
-    let done = format!("{} '{}' is gone", kind.noun(), policy.name);
-    context.change(Method::Delete, &policy.path(kind.path()), None, &done)
+    let what = format!("{} '{}'", kind.noun(), policy.name);
+    context.take_away(&policy.path(kind.path()), &what)
 }

@@ -4,9 +4,10 @@ use clap::Subcommand;
 use serde_json::{Value, json};
 
 use super::listing::{self, InVhost, ListOptions};
-use super::{Context, arguments};
+use super::{Context, arguments, cluster};
 use crate::client::{Method, Request};
 use crate::failure::Failure;
+use crate::output;
 
 const COLUMNS: [&str; 11] = [
     "vhost",
@@ -37,6 +38,20 @@ pub enum Verb {
     /// Delete a queue and what is in it.
     #[command(after_help = "Example: warrenctl queue delete orders --if-empty --yes")]
     Delete(Delete),
+    /// Show where a durable queue's replicas are, who leads them, and how far each is.
+    ///
+    /// Replicas and their leader are those of the queue's shard, which other queues share.
+    #[command(after_help = "Example: warrenctl queue quorum-status orders --vhost shop")]
+    QuorumStatus(InVhost),
+    /// Let another replica of a durable queue lead it, and the other queues of its shard.
+    #[command(after_help = "Example: warrenctl queue transfer-leader orders node2 --wait")]
+    TransferLeader(TransferLeader),
+    /// Give a node its share of replicas again, as `cluster revive` does: the placement ring decides which.
+    #[command(after_help = "Example: warrenctl queue grow node3 --wait")]
+    Grow(cluster::Leaving),
+    /// Take all replicas and leaderships from a node, as `cluster drain` does: they go to the others.
+    #[command(after_help = "Example: warrenctl queue shrink node3 --wait")]
+    Shrink(cluster::Leaving),
     /// Take all messages that are ready out of a queue.
     #[command(after_help = "Example: warrenctl queue purge orders --yes")]
     Purge(InVhost),
@@ -71,6 +86,71 @@ pub struct Delete {
     if_unused: bool,
 }
 
+/// Who is to lead.
+#[derive(Debug, clap::Args)]
+pub struct TransferLeader {
+    #[command(flatten)]
+    queue: InVhost,
+    /// The node, which must have a replica.
+    node: String,
+    /// Wait until it leads.
+    #[arg(long)]
+    wait: bool,
+    /// Wait at most so many seconds.
+    #[arg(long, default_value_t = 60, value_name = "SECONDS")]
+    timeout: u64,
+}
+
+const REPLICAS: [&str; 4] = ["node", "state", "last_index", "draining"];
+
+/// Where a queue's replicas are told.
+fn quorum(queue: &InVhost, what: &str) -> String {
+    format!("{}/{what}", queue.path("queues/quorum"))
+}
+
+/// Prints what the leader says of a queue's replicas, or the asked node if it cannot be asked.
+pub fn quorum_status(context: &Context, queue: &InVhost) -> Result<(), Failure> {
+    let path = quorum(queue, "status");
+    let mut answer = context.client.get(&path, &[])?;
+    let leader = answer.get("leader").and_then(Value::as_str);
+    if let Some(leader) = leader.filter(|leader| answer["asked"] != **leader)
+        && let Ok(client) = cluster::client_of(context, leader)
+        && let Ok(better) = client.get(&path, &[])
+    {
+        answer = better;
+    }
+    let replicas = listing::rows(answer.get("replicas").unwrap_or(&Value::Null), &path)?;
+    output::print(context.format, &answer, || {
+        let field = |name: &str| output::cell(answer.get(name).unwrap_or(&Value::Null));
+        format!(
+            "shard {}, leader {}, preferred leader {}, term {}, commit index {}\n\n{}",
+            field("shard"),
+            field("leader"),
+            field("preferred_leader"),
+            field("term"),
+            field("commit_index"),
+            output::Table::of(&REPLICAS, replicas)
+        )
+    })
+}
+
+fn transfer_leader(context: &Context, options: &TransferLeader) -> Result<(), Failure> {
+    let TransferLeader { queue, node, .. } = options;
+    let path = quorum(queue, "leader");
+    let body = json!({"node": node});
+    context.client.send(Method::Put, &path, Some(&body))?;
+    if !options.wait {
+        context.done(&format!("node '{node}' is to lead queue '{}'", queue.name));
+        return Ok(());
+    }
+    let what = format!("node '{node}' leads queue '{}'", queue.name);
+    cluster::wait(context, options.timeout, &what, || {
+        let answer = context.client.get(&quorum(queue, "status"), &[])?;
+        let leader = answer.get("leader").unwrap_or(&Value::Null);
+        Ok((leader != node.as_str()).then(|| format!("{} still leads", output::cell(leader))))
+    })
+}
+
 /// Runs one verb.
 pub fn run(context: &Context, verb: &Verb) -> Result<(), Failure> {
     match verb {
@@ -93,6 +173,10 @@ pub fn run(context: &Context, verb: &Verb) -> Result<(), Failure> {
             ))?;
             delete(context, options)
         }
+        Verb::QuorumStatus(queue) => quorum_status(context, queue),
+        Verb::TransferLeader(options) => transfer_leader(context, options),
+        Verb::Grow(options) => cluster::revive(context, options),
+        Verb::Shrink(options) => cluster::drain(context, options),
         Verb::Purge(queue) => {
             context.confirm(&format!(
                 "Take all messages out of queue '{}' in vhost '{}'",

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 
 use crate::packages::{self, Need};
 use crate::repository::Repository;
-use crate::{certificates, run};
+use crate::run;
 
 /// Options of the step crash.
 #[derive(Debug, clap::Args)]
@@ -105,7 +105,7 @@ fn crash(repository: &Repository, warren: &Path, data: &Path) -> Result<Command>
     ])?;
     let folder = repository.cluster_config().join("certificates");
     let names: Vec<String> = (1..=3).map(|number| format!("node{number}")).collect();
-    certificates::ensure(&folder, &names)?;
+    warren_certificates::ensure(&folder, &names, &[])?;
     let mut crash = Command::new(repository.binaries.join("warren-crash"));
     crash
         .arg("--warren")

@@ -39,11 +39,16 @@ const ARROWS: &[(&str, &[&str])] = &[
         "warren",
         &["warren-node", "warren-management", "warren-storage-rocksdb"],
     ),
-    ("warrenctl", &["warren-node", "warren-management"]),
+    // Files for operators; it knows nothing of ours.
+    ("warren-certificates", &[]),
+    (
+        "warrenctl",
+        &["warren-node", "warren-management", "warren-certificates"],
+    ),
     ("warren-bench", &["warren-node", "warren-management"]),
     // It judges the server from outside, and knows only the wire.
     ("warren-crash", &["warren-protocol"]),
-    ("xtask", &["warren-protocol"]),
+    ("xtask", &["warren-protocol", "warren-certificates"]),
     ("warren-simulations", &["warren-node", "warren-management"]),
     // A client like any other: it knows nothing of ours.
     ("warren-client-lapin", &[]),

@@ -20,7 +20,7 @@ use nix::sys::signal::Signal;
 
 use crate::repository::Repository;
 use crate::run::{EX_UNAVAILABLE, Stop};
-use crate::{certificates, toolchain};
+use crate::toolchain;
 use interrupt::Interrupt;
 use nodes::{Cluster, Node};
 use process::Record;
@@ -195,7 +195,7 @@ fn up(repository: &Repository, arguments: &Arguments, cluster: Cluster) -> Resul
 fn certificates(repository: &Repository, cluster: &Cluster) -> Result<()> {
     let folder = repository.cluster_config().join("certificates");
     let names: Vec<String> = cluster.nodes.iter().map(|node| node.name.clone()).collect();
-    if certificates::ensure(&folder, &names)? {
+    if !warren_certificates::ensure(&folder, &names, &[])?.is_empty() {
         println!("made development certificates in {}", folder.display());
     }
     Ok(())
