@@ -79,6 +79,21 @@ def test_changes(cluster):
     assert "very-secret" not in (cluster.nodes[0].folder / "audit").read_text()
 
 
+def test_imports(cluster):
+    """An import is one deed, with how much it brought; one that is refused is recorded as such."""
+    api = cluster.api(1)
+    queues = [{"name": f"imported{n}", "vhost": "/", "durable": True} for n in range(3)]
+    binding = {"source": "amq.fanout", "vhost": "/", "destination": "imported0", "destination_type": "queue", "routing_key": ""}
+    users = [{"name": "imported", "tags": "", "password": "imported-secret"}]
+    api.post("definitions", body={"queues": queues, "bindings": [binding], "users": users})
+    record = recorded(cluster, action="definitions.import", outcome="ok")
+    assert (record["user"], record["via"], record["detail"]) == ("guest", "http", "1 bindings, 3 queues, 1 users")
+    with pytest.raises(ApiError):
+        api.post("definitions", body={"queues": queues, "bindings": [{**binding, "source": "none"}]})
+    assert "no exchange 'none'" in recorded(cluster, action="definitions.import", outcome="refused")["reason"]
+    assert "imported-secret" not in (cluster.nodes[0].folder / "audit").read_text()
+
+
 def test_a_file_that_is_moved_away_is_followed_by_another(cluster):
     """As logrotate does: later records go to a new file of the same name."""
     folder = cluster.nodes[0].folder

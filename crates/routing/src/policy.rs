@@ -136,6 +136,11 @@ fn merged(policy: &[u8], operator: &[u8]) -> Vec<u8> {
     builder.into_bytes()
 }
 
+fn sets_alternate(policy: &Policy) -> bool {
+    let definition = FieldTable::parse(&policy.definition);
+    definition.is_ok_and(|definition| definition.get("alternate-exchange").is_some())
+}
+
 impl Policies {
     fn of_kind(&mut self, operator: bool) -> &mut ByName {
         if operator {
@@ -230,9 +235,13 @@ impl Table {
     /// Derives anew what is kept of policies.
     fn policies_changed(&mut self, vhost: u32) {
         let known = &self.vhosts[vhost];
+        // Most policies are about queues: an import of many then asks none of them about each exchange.
+        let any = known.policies.all().any(sets_alternate);
         for slot in known.exchanges.values() {
             let exchange = &mut self.exchanges[*slot];
-            exchange.policy_alternate = known.policies.alternate(&exchange.name);
+            exchange.policy_alternate = any
+                .then(|| known.policies.alternate(&exchange.name))
+                .flatten();
         }
     }
 

@@ -68,6 +68,30 @@ def test_an_export_of_rabbitmq_comes_back_equal(fresh):
     assert node.get("whoami", user="bob", password="").status == 401
 
 
+def test_imports_that_came_about_and_that_did_not_are_replayed_alike(new_cluster, eventually):
+    cluster = new_cluster(3)
+    try:
+        cluster.start()
+        node = cluster[1]
+        assert node.ask("POST", "definitions/%2F", many(200, 3)).status == 204
+        bad = many(300, 2)
+        bad["bindings"].append({**bad["bindings"][0], "source": "none"})
+        assert cluster[2].ask("POST", "definitions/%2F", bad).status == 400
+        assert cluster[3].ask("POST", "definitions/%2F", many(250, 1)).status == 204
+        for one in cluster.nodes:
+            one.kill()
+        for one in cluster.nodes:
+            one.start()
+        for one in cluster.nodes:
+            one.ready()
+        for one in cluster.nodes:
+            eventually(lambda: one.get("queues/%2F", query={"page": "1", "page_size": "1"}).json["total_count"] == 250, "all queues are there")
+            assert len(one.get("bindings/%2F", query={"columns": "source"}).json) == 250 + 250 + 200 * 2
+        assert len({one.get("routing/digest").json["digest"] for one in cluster.nodes}) == 1
+    finally:
+        cluster.stop()
+
+
 def test_an_export_of_one_virtual_host_goes_into_another(cluster):
     given = recorded("rabbitmq-3.10.8-vhost.json")
     node = cluster[1]

@@ -357,3 +357,66 @@ def test_a_check_that_fails_says_so(cluster, eventually):
     eventually(lambda: cluster.run("check", "node-is-quorum-critical", check=False).returncode == UNAVAILABLE, "two of three are critical")
     assert cluster.run("check", "port-listener", "1", check=False).returncode == UNAVAILABLE
     assert cluster.run("check", "port-listener", str(cluster[1].amqp)).returncode == OK
+
+
+# --- looking at the cluster ---
+
+def test_status_and_ring_show_a_node_that_is_down(cluster, eventually):
+    status = cluster.run("cluster", "status").stdout
+    assert status.startswith("cluster ") and all(f"node{n}" in status for n in (1, 2, 3))
+    assert all(m["up"] for m in json.loads(cluster.run("cluster", "status", "--output", "json").stdout)["members"])
+    ring = json.loads(cluster.run("ring", "show", "--output", "json").stdout)
+    assert ring["shards"] == 12 and {m["name"] for m in ring["members"]} == {"node1", "node2", "node3"}
+    cluster[3].kill()
+
+    def down():
+        members = json.loads(cluster.run("cluster", "status", "--output", "json").stdout)["members"]
+        return [m["name"] for m in members if not m["up"]] == ["node3"]
+
+    eventually(down, "it is shown as down")
+    members = json.loads(cluster.run("ring", "show", "--output", "json").stdout)["members"]
+    assert [m["name"] for m in members if not m["up"]] == ["node3"]
+    assert "node3" in cluster.run("ring", "show").stdout
+    for command in (("cluster", "status"), ("ring", "show"), ("routing", "digest")):
+        refused = cluster.run(*command, environment={"WARREN_PASSWORD": "wrong"}, check=False)
+        assert refused.returncode == NOPERM, command
+    dead = cluster.run("cluster", "status", node=3, check=False)
+    assert dead.returncode == UNAVAILABLE and "WARREN_URL" in dead.stderr
+
+
+def test_routing_is_proven_and_explained(cluster):
+    digest = cluster.run("routing", "digest")
+    assert all(f"node{n}" in digest.stdout for n in (1, 2, 3))
+    cluster.run("queue", "declare", "explained")
+    try:
+        cluster.run("binding", "declare", "amq.topic", "explained", "--key", "orders.#")
+        why = cluster.run("routing", "explain", "amq.topic", "orders.eu.new").stdout
+        assert "explained" in why and "orders.#" in why
+        assert "explained" in cluster.run("routing", "explain", "amq.topic", "bills", "--output", "json").stdout, "bindings that do not match are shown, too"
+        assert "no exchange 'none' in vhost '/'" in cluster.run("routing", "explain", "none", "k").stdout
+        assert cluster.run("routing", "explain", check=False).returncode == USAGE
+    finally:
+        cluster.run("queue", "delete", "explained", "--yes")
+
+
+def test_a_queue_is_purged_when_it_is_meant(cluster):
+    cluster.run("queue", "declare", "purged")
+    try:
+        cluster.run("message", "publish", "--key", "purged", "--payload", "x")
+        unsure = cluster.run("queue", "purge", "purged", text="n\n", check=False)
+        assert unsure.returncode == USAGE and "nothing was done" in unsure.stderr
+        assert "x" in cluster.run("message", "get", "purged").stdout
+        cluster.run("queue", "purge", "purged", text="y\n")
+        assert "x" not in cluster.run("message", "get", "purged").stdout.split()
+        assert cluster.run("queue", "purge", "none", "--yes", check=False).returncode == DATA
+    finally:
+        cluster.run("queue", "delete", "purged", "--yes")
+
+
+def test_an_operator_policy_is_shown(cluster):
+    cluster.run("operator-policy", "declare", "shown", "--pattern", "^none$", "--apply-to", "queues", "--set", "max-length=5")
+    try:
+        assert json.loads(cluster.run("operator-policy", "show", "shown", "--output", "json").stdout)["definition"] == {"max-length": 5}
+        assert cluster.run("operator-policy", "show", "none", check=False).returncode == DATA
+    finally:
+        cluster.run("operator-policy", "delete", "shown", "--yes")
