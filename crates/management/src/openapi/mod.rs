@@ -131,7 +131,7 @@ fn answers(operation: &Operation) -> Value {
             "headers": {"Location": {"schema": {"type": "string"}}},
         }}),
         Answer::Imported => json!({
-            "200": said("What would be declared, if it was only tried (dry_run)", reference("Imported")),
+            "200": said("What is declared, or would be if it was only tried (report, dry_run)", reference("Imported")),
             "204": empty("All of it is declared"),
         }),
         Answer::Check => json!({

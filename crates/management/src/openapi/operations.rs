@@ -118,10 +118,22 @@ const fn limit(path: &'static str, what: &'static str) -> Operation {
     }
 }
 
+/// A leadership that is given to another: answered with what is known of the replicas.
+const fn transfer(path: &'static str, what: &'static str) -> Operation {
+    Operation {
+        method: "put",
+        path,
+        what,
+        body: Some("NewLeader"),
+        answer: Answer::One("Replicas"),
+    }
+}
+
 use Answer::{Array, Bound, Check, Imported, List, Metrics, One};
 
 #[rustfmt::skip]
 pub(super) const OPERATIONS: &[Operation] = &[
+    get("/api/log", "The last lines of this node's log", One("Log")),
     get("/api/overview", "What there is, in numbers", One("Overview")),
     get("/api/cluster-name", "The cluster's name", One("Name")),
     get("/api/nodes", "The nodes", List("Node")),
@@ -185,6 +197,8 @@ pub(super) const OPERATIONS: &[Operation] = &[
     get("/api/queues/{vhost}/{queue}/bindings", "Bindings to a queue", List("Binding")),
     delete("/api/queues/{vhost}/{queue}/contents", "Takes all messages that are ready out of a queue"),
     post("/api/queues/{vhost}/{queue}/get", "Gets messages, for tests", Some("NewGet"), Array("Message")),
+    get("/api/queues/quorum/{vhost}/{queue}/status", "Where a queue's replicas are and who leads them", One("Replicas")),
+    transfer("/api/queues/quorum/{vhost}/{queue}/leader", "Gives the leadership of a queue's shard to a node that has a replica"),
     get("/api/bindings", "Bindings", List("Binding")),
     get("/api/bindings/{vhost}", "Bindings of a virtual host", List("Binding")),
     get("/api/bindings/{vhost}/e/{source}/{kind}/{destination}", "Bindings between two ends", List("Binding")),

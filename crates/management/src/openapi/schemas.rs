@@ -64,8 +64,16 @@ pub(super) fn query(operation: &Operation) -> Vec<Value> {
         }
         ("post", "/api/definitions" | "/api/definitions/{vhost}") => vec![
             flag("dry_run", "Only try it, and say what would be declared"),
+            flag("report", "Say what is declared"),
             text("ignore", "Kinds to pass over, divided by commas"),
         ],
+        ("get", "/api/log") => {
+            let whole = |name, what| of(name, json!({"type": "integer", "minimum": 0}), what);
+            vec![
+                whole("since", "The number of the first line"),
+                whole("limit", "How many lines; 100 by default, 1000 at most"),
+            ]
+        }
         ("post", "/api/cluster/forget/{node}") => vec![flag(
             "force",
             "Also if shards have no majority without it: what is in them is lost",
@@ -187,6 +195,8 @@ fn answered() -> Map<String, Value> {
             "Ring",
             "epoch:n shards:n members:a owners:a placements:a moves:a",
         ),
+        ("Log", "node:s lines:a next:n lost:n"),
+        ("Replicas", "replicas:a"),
         ("Digest", "node:s applied_index:n digest:s ring_epoch:n"),
         (
             "Explanation",
@@ -267,7 +277,8 @@ fn answered() -> Map<String, Value> {
         "policies",
     ];
     let counts = counts.map(|kind| format!("{kind}:n")).join(" ");
-    schemas.insert("Imported".into(), object(&counts));
+    let report = format!("{counts} creates:o changes:o without_effect:a");
+    schemas.insert("Imported".into(), object(&report));
     schemas
 }
 
@@ -376,6 +387,7 @@ fn sent() -> Map<String, Value> {
                 }),
             ),
         ),
+        ("NewLeader", schema(&["node"], json!({"node": text()}))),
         ("NewParameter", schema(&["value"], json!({"value": {}}))),
         ("NewLimit", schema(&["value"], json!({"value": whole()}))),
         (
