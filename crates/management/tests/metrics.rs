@@ -47,8 +47,15 @@ async fn a_node_tells_its_numbers_to_everybody() {
     let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
     let found = loop {
         let found = samples(&nobody.text("/metrics").await);
-        // The sessions of the publishes end in their own time.
-        if found["rabbitmq_connections"] == 1.0 {
+        // The sessions of the publishes end in their own time, and shards hear of their leaders in theirs.
+        let settled = [
+            ("rabbitmq_connections", 1.0),
+            ("rabbitmq_channels", 1.0),
+            ("rabbitmq_queue_messages", 2.0),
+            ("warren_shards_owned", 8.0),
+            ("warren_shard_groups_without_leader", 0.0),
+        ];
+        if settled.iter().all(|(name, value)| found[*name] == *value) {
             break found;
         }
         assert!(tokio::time::Instant::now() < deadline, "{found:?}");

@@ -217,10 +217,11 @@ def test_strange_queries(cluster, document):
 
 def test_no_operation_is_open_to_who_may_not(cluster, document):
     client = Client(cluster[1])
-    for method, path, operation in operations(document):
+    who = [(None, None), ("fuzzer", "wrong"), ("fuzzed", None), ("nobody", "x"), ("guest\x00", "guest"), ("", "")]
+    for number, (method, path, operation) in enumerate(operations(document)):
         target = filled(path, "%2F")
         open_to_all = operation.get("security") == []
-        for user, password in ((None, None), ("fuzzer", "wrong"), ("nobody", "x"), ("fuzzed", None), ("guest\x00", "guest"), ("", "")):
+        for user, password in who if number < 10 else who[:3]:
             status, text = client.send(method, target, b"{}" if method in ("PUT", "POST") else None, user=user, password=password)
             assert open_to_all and status in (200, 404, 503) or status == 401, (status, method, path, user, text[:200])
     for header in ("Basic", "Basic ===", "Bearer x", "Basic " + "A" * 20000, "\xff", "Basic OnNlY3JldA=="):
@@ -245,7 +246,7 @@ def test_what_is_no_request_is_refused_and_nothing_hangs(cluster):
 
 
 def test_schemathesis(cluster, document, tmp_path):
-    (tmp_path / "schemathesis.toml").write_text(CONFIGURATION.format(port=cluster[1].http, examples=int(os.environ.get("WARREN_FUZZ_EXAMPLES", "5"))))
+    (tmp_path / "schemathesis.toml").write_text(CONFIGURATION.format(port=cluster[1].http, examples=int(os.environ.get("WARREN_FUZZ_EXAMPLES", "3"))))
     command = [sys.executable, "-m", "schemathesis.cli", "--config-file", str(tmp_path / "schemathesis.toml"), "run", f"http://127.0.0.1:{cluster[1].http}/api/openapi.json",
                "--phases", "fuzzing", "--workers", "1", "--no-color", "--generation-deterministic"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=tmp_path)
