@@ -186,7 +186,6 @@ def test_a32_stopped_one_after_the_other(nodes, target):
         world.is_back(target.all())
 
 
-@pytest.mark.xfail(strict=True, reason="exchanges that are not durable outlive a stop of the whole cluster so far")
 def test_a32_transient_exchanges_end_with_the_cluster(nodes):
     """An exchange that is not durable is gone with its bindings when all nodes have been down."""
     ch = nodes.channel(1)

@@ -77,8 +77,9 @@ impl Core {
                 .map(|known| (known.id, known.incarnation))
                 .collect()
         };
-        for (node, incarnation) in silent {
-            tracing::warn!(%node, "a node is silent and is marked down");
+        let begun_anew = self.begun_anew();
+        for (node, incarnation) in silent.into_iter().chain(begun_anew) {
+            tracing::warn!(%node, "a node is silent, or has begun anew, and is marked down");
             // Never proposed again, and only under this leadership: a leader that is cut off misses everyone, and must not
             // mark them down once it is back.
             self.propose_while_leading(Command::NodeDown { node, incarnation })

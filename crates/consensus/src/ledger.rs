@@ -312,6 +312,12 @@ impl<W> Ledger<W> {
         (holder.seen, holder.barred) = (now, false);
     }
 
+    /// The start of a node's process that was heard of under this leadership, and when last.
+    pub(crate) fn heard(&self, node: NodeId) -> Option<(Incarnation, Instant)> {
+        let holder = self.leading.as_ref()?.holders.get(&node)?;
+        (holder.incarnation != Incarnation(0)).then_some((holder.incarnation, holder.seen))
+    }
+
     /// When a node was last heard of under this leadership, or else when that began.
     pub(crate) fn seen(&self, node: NodeId) -> Option<Instant> {
         let leading = self.leading.as_ref()?;

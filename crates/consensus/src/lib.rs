@@ -21,6 +21,7 @@
 
 mod bootstrap;
 mod config;
+mod continuity;
 mod dedup;
 mod duties;
 mod entry;

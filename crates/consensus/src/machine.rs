@@ -26,8 +26,8 @@ use openraft::{OptionalSend, RaftSnapshotBuilder};
 use parking_lot::Mutex;
 use rkyv::rancor;
 use warren_model::planted;
-use warren_model::{Command, NodeId, Outcome};
-use warren_routing::Table;
+use warren_model::{Command, Incarnation, NodeId, Outcome};
+use warren_routing::{NodeRecord, Table};
 use warren_storage::{Scan, Space, StateStore, StorageError, Write};
 
 use crate::Hooks;
@@ -52,6 +52,8 @@ pub(crate) type Observer = Arc<dyn Fn(LogId, bool) + Send + Sync>;
 #[derive(Clone)]
 pub(crate) struct Machine {
     me: NodeId,
+    /// The start of this node's process.
+    started: Incarnation,
     table: Arc<SharedTable>,
     state: Arc<dyn StateStore>,
     hooks: Arc<dyn Hooks>,
@@ -107,6 +109,7 @@ impl Machine {
     /// Reads the state back and returns the machine with its table.
     pub(crate) fn open(
         me: NodeId,
+        started: Incarnation,
         state: Arc<dyn StateStore>,
         hooks: Arc<dyn Hooks>,
         observer: Observer,
@@ -120,6 +123,7 @@ impl Machine {
         )?;
         Ok(Self {
             me,
+            started,
             table: Arc::new(SharedTable::new(restored.table)),
             state,
             hooks,
@@ -142,10 +146,12 @@ impl Machine {
         self.position.lock().applied
     }
 
-    /// Whether the cluster is founded and counts this node as up: before, there are no users to log in, and its queues have no place.
+    /// Whether the cluster is founded and counts this start of the node as up: before, there are no users to log in, and its queues have no
+    /// place. That an earlier start of it may still count as up is nothing to this one. An incarnation that was renewed is a later one.
     pub(crate) fn in_service(&self) -> bool {
         let table = self.table.read();
-        table.cluster().is_some() && table.node(self.me).is_some_and(|known| known.up)
+        let is_up = |known: &NodeRecord| known.up && known.incarnation >= self.started;
+        table.cluster().is_some() && table.node(self.me).is_some_and(is_up)
     }
 
     fn observe(&self, id: LogId) {

@@ -70,6 +70,8 @@ pub(crate) struct Core {
     pub(crate) opened_fresh: AtomicBool,
     /// The leader does not know this node as a member.
     pub(crate) estranged: AtomicBool,
+    /// A node that wants to come up waits for the leader, this node, to know whether any has been up all the time.
+    pub(crate) in_doubt: AtomicBool,
     /// A leader that this node was told of but has no link to.
     pub(crate) hinted: Mutex<Option<LeaderHint>>,
     started: AtomicBool,
@@ -105,7 +107,13 @@ impl Metadata {
         let ledger = Arc::new(SharedLedger::new(Ledger::new(config.lease)));
         let lease = Arc::new(Lease::new());
         let observer = observer(&config, &wire, &leader, &ledger, &lease);
-        let machine = Machine::open(config.node, storage.state(), hooks, observer)?;
+        let machine = Machine::open(
+            config.node,
+            config.incarnation,
+            storage.state(),
+            hooks,
+            observer,
+        )?;
         lease.applied(machine.table().version(), machine.in_service());
         let log = Log::new(storage.log());
         let fresh = log.is_pristine()? && machine.applied().is_none();
@@ -140,6 +148,7 @@ impl Metadata {
             kicks: Default::default(),
             opened_fresh: AtomicBool::new(fresh),
             estranged: AtomicBool::new(false),
+            in_doubt: AtomicBool::new(false),
             hinted: Mutex::default(),
             started: AtomicBool::new(false),
             leaving: AtomicBool::new(false),

@@ -49,6 +49,9 @@ impl Core {
                 known_cluster = Some(cluster);
             }
             if let Some(up) = self.due_up() {
+                if !self.may_come_up().await {
+                    continue;
+                }
                 let now = Instant::now();
                 ups.retain(|at| now - *at < FLAP_MEMORY);
                 if !ups.is_empty() {

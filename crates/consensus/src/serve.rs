@@ -125,6 +125,7 @@ impl Core {
                 answer.send(&Reply::Done);
             }
             Request::ReadIndex => answer.send(&self.answered_index()),
+            Request::ComeUp => answer.send(&self.may_other_come_up(from)),
             Request::Probe => answer.send(&self.standing()),
             Request::Promise { names } => answer.send(&self.promise(from, &names)),
             Request::Join { name, address } => {
@@ -200,6 +201,14 @@ impl Core {
             Some(_) | None => Reply::NotLeader {
                 leader: self.leader_hint(),
             },
+        }
+    }
+
+    fn may_other_come_up(&self, from: NodeId) -> Reply {
+        if self.knows_continuity_for(from) {
+            Reply::Done
+        } else {
+            Reply::Refused("whether any node has been up all the time is not known yet".into())
         }
     }
 

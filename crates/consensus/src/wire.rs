@@ -168,6 +168,8 @@ pub(crate) enum Request {
     Promise { names: Vec<String> },
     /// The sending node wants to be a member.
     Join { name: String, address: String },
+    /// May the sending node, which has started, come up in the table?
+    ComeUp,
 }
 
 /// The group that a request is for.

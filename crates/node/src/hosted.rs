@@ -17,6 +17,16 @@ pub(crate) const ENTRIES_MAX: usize = 4;
 /// Bytes of entries whose payloads are kept for queues that are a little behind.
 const RECENT_BYTES: usize = 4 << 20;
 
+/// Nodes that have not said what their consumers hold.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Missing {
+    /// The one that led before.
+    Earlier(NodeId),
+    /// Those that are not linked.
+    Unlinked,
+    All,
+}
+
 /// What a lane is told of one shard.
 pub(crate) enum ShardMessage {
     /// The group runs here: this is the state that was kept.
@@ -28,10 +38,10 @@ pub(crate) enum ShardMessage {
         node: NodeId,
         term: u64,
     },
-    /// Nobody waits any longer for this node to say so; for none at all, if none is named.
+    /// These are not waited for any longer to say so.
     GatherOver {
         term: u64,
-        node: Option<NodeId>,
+        of: Missing,
     },
     /// What need not be proposed at once has waited long enough.
     Lazy {

@@ -4,7 +4,8 @@
 //! queues of its sessions, the queues that lived in its memory, their bindings, and whatever auto-delete exchanges that leaves unused.
 //!
 //! Rule for non-durable exchanges: they live as long as the cluster does, that is, they are deleted by the first `NodeUp` that finds no other
-//! node up, because then every incarnation that could have known them has ended. So are non-durable queues that do not live in a node's memory.
+//! node up, because then every incarnation that could have known them has ended (nodes that were all killed at once are marked down before the first of them
+//! may come up: `consensus`, `continuity.rs`). So are non-durable queues that do not live in a node's memory.
 //!
 //! A node that was marked down may come up again under the same incarnation (it was only cut off): its sessions find their queues gone.
 

@@ -87,6 +87,15 @@ impl Table {
         self.nodes.get(&id)
     }
 
+    /// Whether there is an exchange that is not durable.
+    pub fn has_transient_exchanges(&self) -> bool {
+        let mut vhosts = self.vhost_numbers.values();
+        vhosts.any(|vhost| {
+            let mut slots = self.vhosts[*vhost].exchanges.values();
+            slots.any(|slot| !self.exchanges[*slot].durable)
+        })
+    }
+
     /// Whether a node is to be emptied of replicas and leaderships.
     pub fn is_draining(&self, id: NodeId) -> bool {
         self.draining.contains(&id)

@@ -6,12 +6,12 @@ mod audit_file;
 mod config;
 mod heal;
 mod listener;
+mod logging;
 mod subject;
 mod tls;
 
-use audit_file::AuditFile;
 use clap::Parser;
-use config::{File, Format, Level};
+use config::File;
 use listener::Kind;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
@@ -24,7 +24,6 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 use warren_node::{
     Certificate, Config, FreeDisk, Limits, Node, NodeError, PasswordHashing, Settings, ShardLogs,
-    audit,
 };
 use warren_storage::{Storage as _, StorageError};
 use warren_storage_rocksdb::RocksStorage;
@@ -107,7 +106,7 @@ fn main() -> ExitCode {
     if let Some(dir) = arguments.data_dir {
         file.node.data_dir = dir;
     }
-    if let Err(error) = start_log(&file) {
+    if let Err(error) = logging::start(&file) {
         let path = file.audit.file.as_deref().unwrap_or(Path::new(""));
         let what = format!(
             "the audit log {} cannot be opened ({error}); check audit.file in the configuration, and its folder",
@@ -506,59 +505,4 @@ fn memory_bytes() -> u64 {
             line.parse::<u64>().ok()
         });
     total.map_or(1 << 30, |kib| kib * 1024)
-}
-
-fn start_log(file: &File) -> std::io::Result<()> {
-    use tracing_subscriber::layer::{Layer, SubscriberExt};
-    use tracing_subscriber::util::SubscriberInitExt;
-    use tracing_subscriber::{EnvFilter, filter, fmt};
-    let level = match file.log.level {
-        Level::Error => "error",
-        Level::Warn => "warn",
-        Level::Info => "info",
-        Level::Debug => "debug",
-        Level::Trace => "trace",
-    };
-    // The libraries below speak of their own affairs; RUST_LOG shows them.
-    let quiet = "openraft=error,quinn=warn,quinn_proto=warn,rustls=warn,h2=warn,hyper=warn";
-    let filter = || {
-        EnvFilter::try_from_default_env()
-            .unwrap_or_else(|_| EnvFilter::new(format!("{level},{quiet}")))
-    };
-    // The audit log has a place of its own.
-    let filter =
-        || filter::FilterExt::and(filter(), filter::filter_fn(|m| m.target() != audit::TARGET));
-    let log = fmt::layer().with_writer(std::io::stderr);
-    let log = match file.log.format {
-        Format::Text => log.with_ansi(false).with_filter(filter()).boxed(),
-        Format::Json => log.json().with_filter(filter()).boxed(),
-    };
-    // The last lines, for people who ask over HTTP.
-    let kept = fmt::layer()
-        .with_writer(|| warren_management::LogWriter)
-        .with_ansi(false)
-        .with_filter(filter())
-        .boxed();
-    let audit = file
-        .audit
-        .file
-        .as_deref()
-        .map(AuditFile::open)
-        .transpose()?;
-    let audit = audit.map(|audit| {
-        fmt::layer()
-            .json()
-            .flatten_event(true)
-            .with_target(false)
-            .with_level(false)
-            .with_current_span(false)
-            .with_span_list(false)
-            .with_writer(audit)
-            .with_filter(filter::filter_fn(|m| m.target() == audit::TARGET))
-    });
-    tracing_subscriber::registry()
-        .with(vec![log, kept])
-        .with(audit)
-        .init();
-    Ok(())
 }

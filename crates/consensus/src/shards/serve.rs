@@ -113,7 +113,8 @@ impl Group {
             | Request::ReadIndex
             | Request::Probe
             | Request::Promise { .. }
-            | Request::Join { .. } => {
+            | Request::Join { .. }
+            | Request::ComeUp => {
                 answer.send(&Reply::Failed("a shard's group has no such request".into()))
             }
         }

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::world::{DEADLINE, World, bind, declared, eventually, has_queue, seeds};
+use super::world::{
+    DEADLINE, World, bind, declared, eventually, has_exchange, has_queue, seeds, transient_exchange,
+};
 
 #[tokio::test(start_paused = true)]
 async fn all_may_stop_and_start_in_any_order() {
@@ -42,6 +44,70 @@ async fn all_may_stop_and_start_in_any_order() {
             assert_eq!(metadata.status().cluster, Some(cluster));
             assert!((0..=round).all(|n| has_queue(metadata, &format!("q{n}"))));
         }
+    }
+    world.assert_equal().await;
+}
+
+/// An exchange that is not durable outlives nodes that restart one after the other, or two at once, but not a stop of all, in whatever order and
+/// number they come back.
+#[tokio::test(start_paused = true)]
+async fn exchanges_that_are_not_durable_end_with_the_cluster() {
+    let names = ["a", "b", "c"];
+    let mut world = World::cluster(&names).await;
+    let declare = || transient_exchange("fleeting");
+    for round in 0..3 {
+        world.at("a").propose(declare(), DEADLINE).await.unwrap();
+        for name in names {
+            world.power_off(name).await;
+            world.start(name).await;
+            world.all_routable().await;
+            assert!(has_exchange(world.at(name), "fleeting"));
+        }
+        let (away, rest) = (
+            names[round],
+            [names[(round + 1) % 3], names[(round + 2) % 3]],
+        );
+        for name in rest {
+            world.power_off(name).await;
+        }
+        for name in rest {
+            world.start(name).await;
+        }
+        world.all_routable().await;
+        assert!(
+            has_exchange(world.at(rest[0]), "fleeting"),
+            "one node was up all the time"
+        );
+        for name in names {
+            world.power_off(name).await;
+        }
+        for name in rest {
+            world.start(name).await;
+        }
+        for name in rest {
+            assert!(world.at(name).wait_routable(DEADLINE).await);
+            assert!(
+                !has_exchange(world.at(name), "fleeting"),
+                "at {name} without {away}"
+            );
+        }
+        // What is declared now stays.
+        world
+            .at(rest[0])
+            .propose(declare(), DEADLINE)
+            .await
+            .unwrap();
+        world.start(away).await;
+        world.all_routable().await;
+        assert!(has_exchange(world.at(away), "fleeting"));
+        for name in names {
+            world.power_off(name).await;
+        }
+        for name in names {
+            world.start(name).await;
+        }
+        world.all_routable().await;
+        assert!(!has_exchange(world.at(away), "fleeting"));
     }
     world.assert_equal().await;
 }
@@ -107,9 +173,10 @@ async fn who_lacks_purged_entries_gets_a_snapshot() {
     // What it got is durable.
     world.power_off(&away).await;
     world.start(&away).await;
-    world.all_routable().await;
+    // Before it can have heard anything of the others.
     assert!(has_queue(world.at(&away), "q999"));
     assert!(world.nodes[&away].hooks.replaced.lock().is_empty());
+    world.all_routable().await;
     // A new node joins by snapshot, and votes in the end.
     world.create("d", 4, &seeds(&["a", "b", "c"]));
     world.start("d").await;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
-use warren_model::command::{Binding, DeclareQueue, Destination, Place};
+use warren_model::command::{Binding, DeclareExchange, DeclareQueue, Destination, Place};
 use warren_model::{Command, Incarnation, NodeId, Outcome, SessionId, ShardId};
 use warren_storage::memory::{Completion, Disk};
 use warren_transport::PeerAddress;
@@ -318,6 +318,23 @@ pub(crate) fn bind(queue: &str, key: &str) -> Command {
         arguments: Vec::new(),
         session: SessionId::default(),
     })
+}
+
+/// The declaration of an exchange that is not durable.
+pub(crate) fn transient_exchange(name: &str) -> Command {
+    Command::DeclareExchange(DeclareExchange {
+        vhost: "/".into(),
+        name: name.into(),
+        kind: "fanout".into(),
+        durable: false,
+        auto_delete: false,
+        internal: false,
+        arguments: Vec::new(),
+    })
+}
+
+pub(crate) fn has_exchange(metadata: &Metadata, name: &str) -> bool {
+    metadata.table().read().exchange("/", name).is_some()
 }
 
 pub(crate) fn has_queue(metadata: &Metadata, name: &str) -> bool {

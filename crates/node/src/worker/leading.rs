@@ -4,7 +4,7 @@
 //! looked at before each turn: no other can have been elected then. Before it hands over, it says what was delivered.
 
 use super::Worker;
-use crate::hosted::{Due, Leading, ShardMessage};
+use crate::hosted::{Due, Leading, Missing, ShardMessage};
 use crate::wire::ToOwner;
 use crate::worker::LaneMessage;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,8 +13,10 @@ use warren_model::planted;
 use warren_model::{Incarnation, NodeId, QueueId, ShardId};
 use warren_queue::index::IN_USE;
 
-/// How long a new leader waits for nodes to say what their consumers hold: links that were cut for a moment need a while to carry again.
-const GATHER_MAX: Duration = Duration::from_secs(2);
+/// How long a new leader waits for nodes that are not linked to say what their consumers hold: links that were cut for a moment need a while to carry again.
+const GATHER_UNLINKED_MAX: Duration = Duration::from_secs(2);
+/// How long it waits for nodes that are linked: they live, and what their consumers hold would be delivered twice. A node that hangs loses its links before.
+const GATHER_MAX: Duration = Duration::from_secs(6);
 /// How long it waits for the leader before it, which in most cases is dead.
 const GATHER_FROM_EARLIER_MAX: Duration = Duration::from_millis(400);
 /// How long a question may wait for its queue to be served: a little less than its session waits.
@@ -51,15 +53,19 @@ impl Worker {
         self.confirm(shard, term);
         self.node.forget_wants(shard);
         let earlier = self.node.leaders().get(shard).map(|leader| leader.node);
-        if earlier.is_some() && earlier != Some(self.node.id()) {
+        if let Some(earlier) = earlier.filter(|earlier| *earlier != self.node.id()) {
             let over = ShardMessage::GatherOver {
                 term,
-                node: earlier,
+                of: Missing::Earlier(earlier),
             };
             self.later(shard, GATHER_FROM_EARLIER_MAX, over);
         }
-        let over = ShardMessage::GatherOver { term, node: None };
-        self.later(shard, GATHER_MAX, over);
+        for (wait, of) in [
+            (GATHER_UNLINKED_MAX, Missing::Unlinked),
+            (GATHER_MAX, Missing::All),
+        ] {
+            self.later(shard, wait, ShardMessage::GatherOver { term, of });
+        }
         self.node.clone().announce(shard, term);
     }
 

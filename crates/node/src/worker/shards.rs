@@ -13,7 +13,7 @@
 
 use super::{Local, Replicated, Worker};
 use crate::counts::Counted;
-use crate::hosted::{Leading, ShardMessage};
+use crate::hosted::{Leading, Missing, ShardMessage};
 use crate::meter::Meter;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -131,10 +131,15 @@ impl Worker {
                     gathering.remove(&node);
                 });
             }
-            ShardMessage::GatherOver { term, node } => {
-                self.gathered(shard, term, |gathering| match node {
-                    Some(node) => drop(gathering.remove(&node)),
-                    None => gathering.clear(),
+            ShardMessage::GatherOver { term, of } => {
+                let mut living: BTreeSet<NodeId> = self.node.linked().into_iter().collect();
+                living.insert(self.node.id());
+                self.gathered(shard, term, |gathering| {
+                    gathering.retain(|node| match of {
+                        Missing::Earlier(earlier) => *node != earlier,
+                        Missing::Unlinked => living.contains(node),
+                        Missing::All => false,
+                    });
                 });
             }
             ShardMessage::Lazy { term } => {
