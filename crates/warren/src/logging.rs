@@ -1,12 +1,14 @@
-//! What is logged, and where: lines for operators on standard error, the last of them kept for people who ask over HTTP, and the audit log in a file of its own.
+//! What is logged, and where: lines for operators on standard error, and the audit log in a file of its own.
 
 use std::io::{Error, ErrorKind};
 use tracing::Subscriber;
-use tracing_subscriber::filter::{Directive, EnvFilter, LevelFilter, filter_fn};
+use tracing_subscriber::filter::{EnvFilter, LevelFilter, filter_fn};
 use tracing_subscriber::fmt;
+use tracing_subscriber::fmt::writer::MakeWriterExt as _;
 use tracing_subscriber::layer::{Layer, SubscriberExt as _};
 use tracing_subscriber::registry::Registry;
 use tracing_subscriber::util::SubscriberInitExt as _;
+use warren_management::LogWriter;
 use warren_node::audit;
 
 use crate::audit_file::AuditFile;
@@ -24,10 +26,8 @@ pub(crate) fn start(file: &File) -> std::io::Result<()> {
         Level::Debug => "debug",
         Level::Trace => "trace",
     };
-    let filter = || {
-        EnvFilter::try_from_default_env()
-            .unwrap_or_else(|_| EnvFilter::new(format!("{level},{QUIET}")))
-    };
+    let filter = EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| EnvFilter::new(format!("{level},{QUIET}")));
     let audit = file
         .audit
         .file
@@ -40,27 +40,23 @@ pub(crate) fn start(file: &File) -> std::io::Result<()> {
 
 /// All that listens to what is logged. What nobody wants to see must cost nothing: the libraries below make spans for everything they do.
 fn subscriber(
-    filter: impl Fn() -> EnvFilter,
+    filter: EnvFilter,
     format: Format,
     audit: Option<AuditFile>,
 ) -> std::io::Result<impl Subscriber + Send + Sync> {
     // The audit log has a place of its own.
-    let elsewhere: Directive = format!("{}=off", audit::TARGET)
+    let elsewhere = format!("{}=off", audit::TARGET)
         .parse()
         .map_err(|error| Error::new(ErrorKind::InvalidInput, error))?;
-    let filter = || filter().add_directive(elsewhere.clone());
-    let log = fmt::layer().with_writer(std::io::stderr);
+    let filter = filter.add_directive(elsewhere);
+    // The last lines are kept, too, for people who ask over HTTP.
+    let log = fmt::layer().with_writer(std::io::stderr.and(|| LogWriter));
     let log = match format {
-        Format::Text => log.with_ansi(false).with_filter(filter()).boxed(),
-        Format::Json => log.json().with_filter(filter()).boxed(),
+        Format::Text => log.with_ansi(false).with_filter(filter).boxed(),
+        Format::Json => log.json().with_filter(filter).boxed(),
     };
-    let kept = fmt::layer()
-        .with_writer(|| warren_management::LogWriter)
-        .with_ansi(false)
-        .with_filter(filter())
-        .boxed();
     // A list, not a layer that may be `None`: such a layer wants each span of each library to be made.
-    let mut layers: Vec<Box<dyn Layer<Registry> + Send + Sync>> = vec![log, kept];
+    let mut layers: Vec<Box<dyn Layer<Registry> + Send + Sync>> = vec![log];
     if let Some(audit) = audit {
         let of_audit =
             filter_fn(|m| m.target() == audit::TARGET).with_max_level_hint(LevelFilter::INFO);
@@ -84,7 +80,7 @@ mod tests {
     use tracing::Level;
 
     fn is_made(audit: Option<AuditFile>) -> [bool; 3] {
-        let filter = || EnvFilter::new(format!("info,{QUIET}"));
+        let filter = EnvFilter::new(format!("info,{QUIET}"));
         let subscriber = subscriber(filter, Format::Text, audit).unwrap();
         tracing::subscriber::with_default(subscriber, || {
             [

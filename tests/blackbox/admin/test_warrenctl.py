@@ -218,7 +218,7 @@ def test_lists_as_table_csv_and_json_with_columns_and_order(cluster, vhost):
     assert not cluster.run("queue", "declare", "d", "--vhost", vhost, "--quiet").stderr
 
 
-def test_rabbitmqctls_commands(cluster):
+def test_rabbitmqctls_commands(cluster, eventually):
     run = cluster.run
     run("add_vhost", "alias")
     try:
@@ -239,8 +239,12 @@ def test_rabbitmqctls_commands(cluster):
         assert "alias" in names(listed(cluster, "list_vhosts", "name"))
         run("queue", "declare", "q", "--vhost", "alias")
         run("message", "publish", "--key", "q", "--payload", "x", "--vhost", "alias")
-        table = run("list_queues", "-p", "alias", "name", "messages", "consumers").stdout.splitlines()
-        assert [line.split() for line in table] == [["name", "messages", "consumers"], ["q", "1", "0"]]
+
+        def listed_queues():
+            table = run("list_queues", "-p", "alias", "name", "messages", "consumers").stdout.splitlines()
+            return [line.split() for line in table] == [["name", "messages", "consumers"], ["q", "1", "0"]]
+
+        eventually(listed_queues, "the message is counted")
         assert run("delete_queue", "-p", "alias", "q", "--if-empty", check=False).returncode == DATA
         run("purge_queue", "-p", "alias", "q")
         assert "amq.topic" in run("list_exchanges", "-p", "alias").stdout
