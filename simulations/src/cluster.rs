@@ -14,7 +14,8 @@ use std::time::Duration;
 use turmoil::net::TcpListener;
 use warren_model::{Command, ShardId};
 use warren_node::{Config, Node, Settings};
-use warren_storage::memory::{Completion, Disk, Job};
+use warren_storage::Storage;
+use warren_storage::memory::{Completion, Disk, Job, Rot};
 use warren_transport::PeerAddress;
 
 /// UDP port of the links between nodes.
@@ -23,6 +24,8 @@ const LINKS: u16 = 25_672;
 pub(crate) const AMQP: u16 = 5_672;
 /// How often a node is looked at.
 const LOOK: Duration = Duration::from_millis(2);
+/// Setting damaged data aside is as good as a fault for so long.
+const HEALING: Duration = Duration::from_secs(1);
 
 /// The nodes of a run.
 #[derive(Clone)]
@@ -44,6 +47,27 @@ struct Inner {
     gone: Cell<Option<usize>>,
     /// The cluster is to forget it.
     forgets: Cell<bool>,
+    /// Damage of the disks, by node.
+    damage: RefCell<Vec<Damage>>,
+    /// Nodes that have set damaged data aside and are to be started again.
+    healing: RefCell<Vec<usize>>,
+}
+
+/// What has become of a disk that rots.
+#[derive(Default)]
+struct Damage {
+    rotten: Vec<Rot>,
+    /// The process that runs has read some of it.
+    found: bool,
+    /// Damaged data was set aside: the node founds no cluster any more.
+    rejoins: bool,
+}
+
+/// How a process's life ended.
+enum End {
+    Stopped,
+    /// What it stored is damaged, and the others can do without it.
+    Damaged,
 }
 
 /// What a node is told to do.
@@ -53,6 +77,8 @@ pub(crate) enum Order {
     Stop,
     /// To give a shard, counted from 0 and around, to another node.
     Move { shard: u64, to: usize },
+    /// To have its clock leap.
+    Jump(Duration),
 }
 
 impl Cluster {
@@ -74,6 +100,8 @@ impl Cluster {
                 joined: Cell::new(false),
                 gone: Cell::new(None),
                 forgets: Cell::new(false),
+                damage: RefCell::new((0..hosts).map(|_| Damage::default()).collect()),
+                healing: RefCell::default(),
             }),
         }
     }
@@ -143,6 +171,43 @@ impl Cluster {
         self.inner.disks.borrow_mut()[node] = new_disk(&self.inner.options);
     }
 
+    /// So many of a node's log entries rot.
+    pub(crate) fn rot(&self, node: usize, entries: u64, draw: &mut impl FnMut(u64) -> u64) {
+        let entries = usize::try_from(entries).unwrap_or_default();
+        let rotten = self.disk(node).rot(entries, draw);
+        self.inner.damage.borrow_mut()[node].rotten.extend(rotten);
+    }
+
+    /// What has rotted of a node's disk is well again. Whether its process has read some of it meanwhile.
+    pub(crate) fn unrot(&self, node: usize) -> bool {
+        let damage = &mut self.inner.damage.borrow_mut()[node];
+        self.disk(node).unrot(&std::mem::take(&mut damage.rotten));
+        std::mem::take(&mut damage.found)
+    }
+
+    /// Nodes that have set damaged data aside, and are to be started again.
+    pub(crate) fn take_healing(&self) -> Vec<usize> {
+        std::mem::take(&mut self.inner.healing.borrow_mut())
+    }
+
+    /// Does with damaged data as the shipped program does: sets it aside; the node starts again without any.
+    fn heal(&self, node: usize, oracle: &Oracle) {
+        oracle.disturbed(format_args!("{} sets damaged data aside", node_name(node)));
+        oracle.node_faulted(node, oracle.now() + HEALING);
+        let mut damage = self.inner.damage.borrow_mut();
+        if damage[node].rotten.is_empty() {
+            let what = format!("{} finds damage where nothing rots", node_name(node));
+            oracle.violated("nodes-start", what);
+        }
+        damage[node] = Damage {
+            rejoins: true,
+            ..Damage::default()
+        };
+        drop(damage);
+        self.replace_disk(node);
+        self.inner.healing.borrow_mut().push(node);
+    }
+
     /// The disk is as fast again as the run's options say.
     pub(crate) fn reset_disk(&self, node: usize) {
         self.disk(node)
@@ -160,7 +225,8 @@ impl Cluster {
                         return Ok(());
                     }
                     match cluster.run(node, &oracle).await {
-                        Ok(()) => {}
+                        Ok(End::Stopped) => {}
+                        Ok(End::Damaged) => cluster.heal(node, &oracle),
                         Err(error) if oracle.is_faulted(node) && !says_corrupt(&*error) => {
                             // A process that cannot use its disk ends; it is started again when the disk is well.
                             oracle.note(
@@ -183,9 +249,10 @@ impl Cluster {
     }
 
     /// One process's life.
-    async fn run(&self, number: usize, oracle: &Oracle) -> Result<(), Box<dyn std::error::Error>> {
+    async fn run(&self, number: usize, oracle: &Oracle) -> Result<End, Box<dyn std::error::Error>> {
         let start = oracle.node_starts(number);
         self.inner.orders.borrow_mut()[number].clear();
+        self.inner.damage.borrow_mut()[number].found = false;
         // What an earlier process had open, the system has closed.
         self.inner.networks[number].close_all();
         let (storage, network) = (
@@ -195,11 +262,18 @@ impl Cluster {
         drift(self.inner.options.drifts[number]);
         let node = Node::start(
             self.config(number, start),
-            storage,
+            storage.clone(),
             network,
             tokio::runtime::Handle::current(),
-        )
-        .await?;
+        );
+        let node = match (node.await, storage.damage()) {
+            (Err(error), Some(_)) => {
+                let what = format!("cannot be started: {error}");
+                oracle.note(&node_name(number), what);
+                return Ok(End::Damaged);
+            }
+            (started, _) => started?,
+        };
         let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, AMQP)).await?;
         oracle.node_up(number, node.clone());
         let (looked_at, looker, cluster) = (node.clone(), oracle.clone(), self.clone());
@@ -207,12 +281,19 @@ impl Cluster {
             let mut forgotten = None;
             loop {
                 looker.look_at(number, &looked_at);
+                if looked_at.storage_damage().is_some() {
+                    cluster.inner.damage.borrow_mut()[number].found = true;
+                    if looked_at.is_dispensable() {
+                        return End::Damaged;
+                    }
+                }
                 if let Some(gone) = cluster.to_forget().filter(|gone| forgotten != Some(*gone)) {
                     forgotten = Some(gone);
                     tokio::spawn(forget(looked_at.clone(), gone));
                 }
                 match cluster.next_order(number) {
-                    Some(Order::Stop) => return,
+                    Some(Order::Stop) => return End::Stopped,
+                    Some(Order::Jump(by)) => tokio::time::advance(by).await,
                     Some(Order::Move { shard, to }) => {
                         tokio::spawn(move_shard(looked_at.clone(), shard, to));
                     }
@@ -220,23 +301,23 @@ impl Cluster {
                 }
             }
         });
-        loop {
+        let end = loop {
             tokio::select! {
                 biased;
-                () = &mut stop => break,
+                end = &mut stop => break end,
                 accepted = listener.accept() => {
                     let (stream, peer) = accepted?;
                     tokio::spawn(node.clone().serve(stream, peer));
                 }
             }
-        }
+        };
         oracle.node_down(number);
         drop(listener);
         node.shutdown().await;
         // The process is gone, and so are its sockets.
         self.inner.networks[number].close_all();
         oracle.note(&node_name(number), "has stopped in good order");
-        Ok(())
+        Ok(end)
     }
 
     fn config(&self, number: usize, start: u64) -> Config {
@@ -263,7 +344,7 @@ impl Cluster {
             http: String::new(),
             listeners: Vec::new(),
             peers,
-            rejoins: false,
+            rejoins: self.inner.damage.borrow()[number].rejoins,
             shards: options.shards,
             tls: self.inner.certificates.of(number),
             seed: Some(

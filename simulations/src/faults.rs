@@ -22,6 +22,15 @@ const STOP_LASTS: Duration = Duration::from_secs(2);
 /// What a fault has led to may go on for so long after its end: links are made again, leaders come back.
 const AFTERMATH: Duration = Duration::from_secs(1);
 
+/// A clock leaps by so much at least.
+const LEAP_MIN: Duration = Duration::from_millis(10);
+/// And by less than so much more: a leader's clock may run ahead of a lease holder's by 95 ms while the lease lasts, drift included.
+const LEAP_SPREAD_MS: u64 = 61;
+/// Between leaps, so that no lease sees two.
+const LEAPS_APART: Duration = Duration::from_secs(2);
+/// Log entries that rot at once, at most.
+const ROTTEN: u64 = 20;
+
 /// What a fault does.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Kind {
@@ -61,11 +70,16 @@ pub enum Kind {
     Move,
     /// A node loses power and never comes back; at the end the cluster is told to forget it.
     Leave,
+    /// Bits of stored log entries of a node turn over, of which half of the time it reads at once, since it is killed and started. A node that finds damage
+    /// heals itself as the shipped program does. At the end what it has not read is well again; what it has read and not healed is, after another start.
+    Rot,
+    /// A node's clock leaps forward, by less than leases allow for.
+    Jump,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 20] = [
         Self::PowerLoss,
         Self::Kill,
         Self::PowerLossOfAll,
@@ -84,6 +98,8 @@ impl Kind {
         Self::Join,
         Self::Move,
         Self::Leave,
+        Self::Rot,
+        Self::Jump,
     ];
 
     /// Its name, for people.
@@ -108,6 +124,8 @@ impl Kind {
             Self::Join => "join",
             Self::Move => "move",
             Self::Leave => "leave",
+            Self::Rot => "rot",
+            Self::Jump => "jump",
         }
     }
 
@@ -120,7 +138,8 @@ impl Kind {
             | Self::Pause
             | Self::SlowDisk
             | Self::FailingSync
-            | Self::FullDisk => true,
+            | Self::FullDisk
+            | Self::Jump => true,
             Self::PowerLossOfAll
             | Self::Partition
             | Self::Cut
@@ -132,7 +151,7 @@ impl Kind {
             | Self::Join
             | Self::Move => nodes > 1,
             // Two must be left that agree.
-            Self::Leave => nodes > 2,
+            Self::Leave | Self::Rot => nodes > 2,
         }
     }
 
@@ -156,8 +175,15 @@ impl Kind {
             | Self::FailingSync
             | Self::FullDisk
             | Self::Join
-            | Self::Move => false,
+            | Self::Move
+            | Self::Rot
+            | Self::Jump => false,
         }
+    }
+
+    /// Whether it is drawn by itself, after the others: it came later, and seeds go on meaning what they meant.
+    pub(crate) fn is_drawn_later(self) -> bool {
+        matches!(self, Self::Leave | Self::Rot | Self::Jump)
     }
 
     /// Whether a run has it once at most.
@@ -201,10 +227,19 @@ impl Fault {
             | Kind::FailingSync
             | Kind::FullDisk
             | Kind::Wipe
-            | Kind::Leave => node == self.node,
+            | Kind::Leave
+            | Kind::Rot
+            | Kind::Jump => node == self.node,
             // Nobody is to notice.
             Kind::Join | Kind::Move => false,
         }
+    }
+}
+
+impl Fault {
+    /// How far a clock leaps.
+    fn leap(&self) -> Duration {
+        LEAP_MIN + Duration::from_millis(self.which % LEAP_SPREAD_MS)
     }
 }
 
@@ -228,7 +263,9 @@ impl fmt::Display for Fault {
             | Kind::FailingSync
             | Kind::FullDisk
             | Kind::Wipe
-            | Kind::Leave => write!(f, " of {node}"),
+            | Kind::Leave
+            | Kind::Rot => write!(f, " of {node}"),
+            Kind::Jump => write!(f, " of {node} by {:?}", self.leap()),
         }?;
         write!(f, " for {:.1} s", self.lasts.as_secs_f64())
     }
@@ -268,30 +305,61 @@ pub(crate) fn plan(rng: &mut StdRng, kinds: &[Kind], nodes: usize, work: Duratio
     faults
 }
 
-/// Adds a node's leaving to a plan, at some time.
-pub(crate) fn plan_leave(
+/// Draws faults one at a time, each for long, with some rest behind it: whatever comes of one comes about.
+pub(crate) fn plan_apart(
+    rng: &mut StdRng,
+    kinds: &[Kind],
+    nodes: usize,
+    work: Duration,
+) -> Vec<Fault> {
+    let mut faults: Vec<Fault> = Vec::new();
+    let mut at = FIRST;
+    while !kinds.is_empty() {
+        at += Duration::from_millis(rng.random_range(500..1500));
+        let lasts = Duration::from_millis(rng.random_range(2500..6000));
+        if at + lasts > work {
+            break;
+        }
+        let node = rng.random_range(0..nodes);
+        faults.push(Fault {
+            at,
+            lasts,
+            kind: *pick(rng, kinds),
+            node,
+            other: (node + 1) % nodes,
+            which: rng.random(),
+        });
+        at += lasts;
+    }
+    faults
+}
+
+/// Adds a fault of one kind to a plan, at some time. False if there is no time for it.
+pub(crate) fn plan_one(
     rng: &mut StdRng,
     faults: &mut Vec<Fault>,
+    kind: Kind,
     nodes: usize,
     work: Duration,
 ) -> bool {
     let lasts = Duration::from_millis(rng.random_range(100..6000));
     let latest = work.saturating_sub(lasts + FIRST);
     let at = FIRST + latest.mul_f64(rng.random_range(0.0..1.0));
-    if latest.is_zero() {
-        return false;
-    }
     let node = rng.random_range(0..nodes);
-    let leave = Fault {
+    let fault = Fault {
         at,
         lasts,
-        kind: Kind::Leave,
+        kind,
         node,
         other: node,
-        which: 0,
+        which: rng.random(),
     };
+    let near = |other: &Fault| other.kind == Kind::Jump && other.at.abs_diff(at) < LEAPS_APART;
+    if latest.is_zero() || (kind == Kind::Jump && faults.iter().any(near)) {
+        return false;
+    }
     let place = faults.partition_point(|fault| fault.at <= at);
-    faults.insert(place, leave);
+    faults.insert(place, fault);
     true
 }
 
@@ -336,6 +404,9 @@ impl Driver {
             oracle.disturbed(format_args!("end of {fault}"));
             self.undo(fault, sim, cluster, oracle);
         }
+        for node in cluster.take_healing() {
+            self.start(node, sim, cluster);
+        }
     }
 
     fn strike(
@@ -379,6 +450,18 @@ impl Driver {
                     to: fault.other,
                 },
             ),
+            Kind::Rot => {
+                let restarts = fault.which.is_multiple_of(2);
+                if restarts {
+                    self.crash(node, false, sim, cluster, oracle);
+                }
+                let entries = 1 + fault.which / 2 % ROTTEN;
+                cluster.rot(node, entries, &mut |below| self.rng.random_range(0..below));
+                if restarts {
+                    self.start(node, sim, cluster);
+                }
+            }
+            Kind::Jump => cluster.order(node, Order::Jump(fault.leap())),
             Kind::FailingSync => cluster.disk(node).fail_syncs(1),
             Kind::SlowDisk | Kind::FullDisk => self.set_disk(node, cluster),
             Kind::Garble => self.set_packets(node, cluster),
@@ -422,7 +505,13 @@ impl Driver {
             }
             Kind::SlowDisk => self.set_disk(node, cluster),
             Kind::Garble => self.set_packets(node, cluster),
-            Kind::Join | Kind::Move => {}
+            Kind::Rot => {
+                if cluster.unrot(node) {
+                    self.crash(node, false, sim, cluster, oracle);
+                    self.start(node, sim, cluster);
+                }
+            }
+            Kind::Join | Kind::Move | Kind::Jump => {}
             Kind::Partition | Kind::Cut | Kind::OneWay | Kind::Hold | Kind::Pause | Kind::Loss => {
                 self.set_links(sim, cluster, oracle)
             }
@@ -525,7 +614,9 @@ impl Driver {
                 | Kind::Wipe
                 | Kind::Join
                 | Kind::Move
-                | Kind::Leave => {}
+                | Kind::Leave
+                | Kind::Rot
+                | Kind::Jump => {}
             }
         }
         let (from, to) = (node_name(a), node_name(b));

@@ -1,5 +1,6 @@
 //! The simulator: runs seeds, replays one, and proves that a seed repeats.
 
+mod fresh;
 #[cfg(feature = "planted-bugs")]
 mod mutants;
 mod processes;
@@ -8,7 +9,7 @@ mod seeded;
 
 use anyhow::{Context as _, bail};
 use clap::{Parser, Subcommand};
-use processes::{HELD, many};
+use processes::{HELD, Source, many};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -114,17 +115,38 @@ enum Action {
     },
     /// Runs the seeds that once failed.
     Pinned,
+    /// Runs seeds that are drawn from a commit's id, some of each kind; fails if any does.
+    Fresh {
+        /// The commit.
+        #[arg(long, value_name = "REVISION", default_value = "HEAD")]
+        commit: String,
+        /// Begins with no further seed after so many minutes of real time.
+        #[arg(long, required_unless_present = "seeds")]
+        minutes: Option<f64>,
+        /// How many, at most.
+        #[arg(long)]
+        seeds: Option<usize>,
+        /// Runs at once; as many as there are cores if not given.
+        #[arg(long)]
+        jobs: Option<usize>,
+    },
     /// Plants one bug after the other, and shows in how many seeds each is found; fails if one is not. Only if built with the bugs, as by `cargo xtask`.
     Mutants {
-        /// How many seeds each bug is looked for in.
-        #[arg(long, default_value_t = 12)]
-        seeds: u64,
-        /// The first.
+        /// How many seeds each bug is looked for in, besides those that are known to find it: some of each kind if not given.
+        #[arg(long)]
+        seeds: Option<u64>,
+        /// The first of them.
         #[arg(long, default_value_t = 1)]
         first: u64,
         /// Ends with each bug's first find.
         #[arg(long)]
         short: bool,
+        /// Only so many bugs, drawn from a commit's id.
+        #[arg(long, value_name = "BUGS")]
+        few: Option<usize>,
+        /// That commit.
+        #[arg(long, value_name = "REVISION", default_value = "HEAD")]
+        commit: String,
         /// Begins with no further bug after so many minutes of real time, and says which were left out.
         #[arg(long, value_name = "MINUTES")]
         limit: Option<f64>,
@@ -163,12 +185,20 @@ fn act(action: Action) -> anyhow::Result<bool> {
             minutes,
             limit,
             jobs,
-        } => many(
-            (first..first + seeds).collect(),
+        } => {
+            let source = Source {
+                seeds: Box::new(first..first + seeds),
+                minutes,
+                limit: length(limit),
+            };
+            Ok(many(source, jobs)?.0)
+        }
+        Action::Fresh {
+            commit,
             minutes,
-            length(limit),
+            seeds,
             jobs,
-        ),
+        } => fresh::run(&commit, length(minutes), seeds, jobs),
         Action::One { seed, minutes } => one(seed, minutes),
         Action::Replay {
             seed,
@@ -201,21 +231,31 @@ fn act(action: Action) -> anyhow::Result<bool> {
             seeds,
             first,
             short,
+            few,
+            commit,
             limit,
             only,
             jobs,
-        } => mutants::find(
-            (first..first + seeds).collect(),
+        } => mutants::find(&mutants::Search {
+            seeds: seeds.map(|seeds| (first..first + seeds).collect()),
             short,
-            length(limit),
-            only.as_deref(),
+            limit: length(limit),
+            only,
+            few: few.map(|few| (few, commit)),
             jobs,
-        ),
+        }),
         #[cfg(not(feature = "planted-bugs"))]
         Action::Mutants { .. } => {
             bail!("this simulator is built without planted bugs: cargo xtask simulate mutants")
         }
-        Action::Pinned => many(pinned().map(|(seed, _)| seed).collect(), None, None, None),
+        Action::Pinned => {
+            let source = Source {
+                seeds: Box::new(pinned().map(|(seed, _)| seed)),
+                minutes: None,
+                limit: None,
+            };
+            Ok(many(source, None)?.0)
+        }
         Action::List => {
             list();
             Ok(true)

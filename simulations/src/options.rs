@@ -11,9 +11,13 @@ use std::time::Duration;
 use warren_node::ShardLogs;
 
 /// Seeds from this one on are about replicated queues.
-const QUEUES: u64 = 1_000_000;
+pub const QUEUES: u64 = 1_000_000;
 /// Seeds from this one on are about the cluster's metadata.
-const METADATA: u64 = 2_000_000;
+pub const METADATA: u64 = 2_000_000;
+/// Seeds from this one on are about leaders that others take for dead.
+pub const LEADERS: u64 = 3_000_000;
+/// The first seeds of each sort lack the latest kinds of faults, and so go on meaning what they meant.
+const LATEST: u64 = 100;
 
 /// Faults that make shards change their leader, or that lose what is on its way to it.
 const CHANGING_LEADERS: [Kind; 11] = [
@@ -62,6 +66,8 @@ pub struct Options {
     pub takes: Vec<Take>,
     /// How long consumers take over a message, in milliseconds: one of these each time. Slow ones have queues fill up.
     pub slow_ms: Vec<u64>,
+    /// Everybody publishes to one queue and consumes from it.
+    pub one_queue: bool,
     /// Kinds of faults of this run.
     pub kinds: Vec<Kind>,
     /// The faults, in the order of their beginnings.
@@ -90,12 +96,40 @@ impl Options {
     /// The options of a seed. Faults strike for `work`, or for as long as the seed says.
     #[must_use]
     pub fn of(seed: u64, work: Option<Duration>) -> Self {
-        if seed >= METADATA {
-            return Self::of_metadata(seed, work);
+        let options = match seed {
+            LEADERS.. => Self::of_leaders(seed, work),
+            METADATA.. => Self::of_metadata(seed, work),
+            QUEUES.. => Self::of_queues(seed, work),
+            ..QUEUES => Self::of_everything(seed, work),
+        };
+        options.with_latest_faults()
+    }
+
+    /// In a part of the runs bits rot, and in a part clocks leap.
+    fn with_latest_faults(mut self) -> Self {
+        if self.seed % QUEUES < LATEST {
+            return self;
         }
-        if seed >= QUEUES {
-            return Self::of_queues(seed, work);
+        let mut rng = StdRng::seed_from_u64(self.seed ^ 0x1a7e57);
+        let (rots, jumps) = (rng.random_bool(0.25), rng.random_bool(0.25));
+        // A run takes the disk of one node at most.
+        let takes_disks = self.kinds.contains(&Kind::Wipe) || self.kinds.contains(&Kind::Leave);
+        let rots = usize::from(rots && !takes_disks && Kind::Rot.fits(self.nodes));
+        let jumps = if jumps { rng.random_range(1..=8) } else { 0 };
+        for (kind, times) in [(Kind::Rot, rots), (Kind::Jump, jumps)] {
+            for _ in 0..times {
+                let (faults, nodes) = (&mut self.faults, self.nodes);
+                if crate::faults::plan_one(&mut rng, faults, kind, nodes, self.work)
+                    && !self.kinds.contains(&kind)
+                {
+                    self.kinds.push(kind);
+                }
+            }
         }
+        self
+    }
+
+    fn of_everything(seed: u64, work: Option<Duration>) -> Self {
         let mut rng = StdRng::seed_from_u64(seed);
         let drawn = Duration::from_secs(rng.random_range(15..50));
         let work = work.unwrap_or(drawn);
@@ -109,7 +143,7 @@ impl Options {
         let mut kinds: Vec<Kind> = Kind::ALL
             .iter()
             .copied()
-            .filter(|kind| *kind != Kind::Leave)
+            .filter(|kind| !kind.is_drawn_later())
             .filter(|kind| rng.random_bool(0.35) && kind.fits(nodes))
             .collect();
         let mut faults = crate::faults::plan(&mut rng, &kinds, nodes, work);
@@ -118,7 +152,7 @@ impl Options {
         let leaves = later.random_bool(0.2) && Kind::Leave.fits(nodes);
         if leaves
             && !kinds.contains(&Kind::Wipe)
-            && crate::faults::plan_leave(&mut later, &mut faults, nodes, work)
+            && crate::faults::plan_one(&mut later, &mut faults, Kind::Leave, nodes, work)
         {
             kinds.push(Kind::Leave);
         }
@@ -143,6 +177,7 @@ impl Options {
             cuts: *pick(&mut rng, &[0.0, 0.0, 0.0, 0.001, 0.01]),
             takes: takes(&mut StdRng::seed_from_u64(seed ^ 0x7a4e)),
             slow_ms: vec![0],
+            one_queue: false,
             kinds,
             faults,
             work,
@@ -190,6 +225,7 @@ impl Options {
             cuts: *pick(&mut rng, &[0.0, 0.0, 0.001, 0.01]),
             takes: takes(&mut rng),
             slow_ms: pick(&mut rng, &[&[0][..], &[0, 0, 10, 50], &[20, 50, 200]]).to_vec(),
+            one_queue: false,
             kinds,
             faults,
             work,
@@ -217,6 +253,30 @@ impl Options {
         options
     }
 
+    /// A run whose leaders are parted from the others, one at a time and for long, while queues are full, and some consumers slow: what two that both take
+    /// themselves for a shard's leader would deliver shows.
+    fn of_leaders(seed: u64, work: Option<Duration>) -> Self {
+        use Workload::{Consume, Publish};
+        let mut options = Self::of_queues(seed, work);
+        let mut rng = StdRng::seed_from_u64(seed);
+        let drawn = Duration::from_secs(rng.random_range(25..45));
+        options.work = work.unwrap_or(drawn);
+        options.shards = 1;
+        let kinds = PARTING.iter().filter(|_| rng.random_bool(0.6));
+        options.kinds = kinds.copied().collect();
+        let (kinds, nodes) = (&options.kinds, options.nodes);
+        options.faults = crate::faults::plan_apart(&mut rng, kinds, nodes, options.work);
+        options.workloads = std::iter::repeat_n(Publish, rng.random_range(2..=3))
+            .chain(std::iter::repeat_n(Consume, rng.random_range(5..=8)))
+            .collect();
+        options.think = Duration::from_millis(*pick(&mut rng, &[5, 20]));
+        options.takes = vec![Take::Acknowledged];
+        // The queue fills up, and the consumers of one leader get ahead of the other's.
+        options.slow_ms = vec![20, 200, 400];
+        options.one_queue = true;
+        options
+    }
+
     /// What the simulator's speed is measured by: three nodes, 16 shards, no faults, and 200 messages a second through queues on all of them.
     #[must_use]
     pub fn bench(seed: u64, work: Duration) -> Self {
@@ -239,6 +299,7 @@ impl Options {
             cuts: 0.0,
             takes: vec![Take::Acknowledged],
             slow_ms: vec![0],
+            one_queue: false,
             kinds: Vec::new(),
             faults: Vec::new(),
             work,

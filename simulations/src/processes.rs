@@ -17,15 +17,25 @@ pub(crate) struct Done {
     pub(crate) text: String,
 }
 
-/// Runs these seeds; begins with no further one once `limit` of real time has passed. Whether all held.
-pub(crate) fn many(
-    seeds: Vec<u64>,
-    minutes: Option<f64>,
-    limit: Option<Duration>,
-    jobs: Option<usize>,
-) -> anyhow::Result<bool> {
+/// Seeds to run.
+pub(crate) struct Source {
+    /// In this order.
+    pub(crate) seeds: Box<dyn Iterator<Item = u64> + Send>,
+    /// Simulated minutes; each seed has its own length if not given.
+    pub(crate) minutes: Option<f64>,
+    /// Begins with no further seed once so much real time has passed.
+    pub(crate) limit: Option<Duration>,
+}
+
+/// Runs seeds. Whether all held, and how many there were.
+pub(crate) fn many(source: Source, jobs: Option<usize>) -> anyhow::Result<(bool, u64)> {
+    let Source {
+        seeds,
+        minutes,
+        limit,
+    } = source;
     let began = Instant::now();
-    let next = Mutex::new(seeds.into_iter());
+    let next = Mutex::new(seeds);
     let failed: Mutex<BTreeMap<u64, String>> = Mutex::default();
     let (simulated_ms, count) = (AtomicU64::new(0), AtomicU64::new(0));
     at_once(jobs, || {
@@ -65,7 +75,7 @@ pub(crate) fn many(
             seeds.join(", ")
         );
     }
-    Ok(failed.is_empty())
+    Ok((failed.is_empty(), count))
 }
 
 /// Runs the same work on several threads, as many as there are cores unless said; the first error is passed on.

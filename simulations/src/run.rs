@@ -212,6 +212,8 @@ impl<'a> Run<'a> {
         let healed = self.sim.elapsed();
         let mut led = None;
         while self.sim.elapsed() < healed + HEALING {
+            // No fault is left, but a node may just have set damaged data aside.
+            driver.step(&mut self.sim, &self.cluster, &self.oracle);
             self.step()?;
             if led.is_none() && self.is_look_due() {
                 let misled = self.misled();

@@ -55,6 +55,8 @@ bugs! {
     IndexesNotRestored "indexes-not-restored" "a shard's queues are empty after a restart",
     ReleasedTooEarly "released-too-early" "entries that hold messages are purged from the log",
     StoredMessagesLost "stored-messages-lost" "messages are not written when they move from the log to the store",
+    ChecksumIgnored "checksum-ignored" "stored records are served whatever their checksum says",
+    LeaseMarginMissing "lease-margin-missing" "a leader counts leases by its own clock as if all clocks were one",
     RefusedButSent "refused-but-sent" "publishes that a leader may have taken are refused",
 }
 

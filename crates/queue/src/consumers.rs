@@ -24,11 +24,14 @@ pub struct Consumer {
     in_round: bool,
     /// Still subscribed; a cancelled consumer and a getter stay listed while they hold messages.
     active: bool,
+    /// Its session's link is broken. It takes nothing until it is attached again: what it was given before it says what it holds, it would be given twice.
+    away: bool,
 }
 
 impl Consumer {
     fn able(&self) -> bool {
         self.active
+            && !self.away
             && self.credit > 0
             && (!self.subscription.by_leave || self.leave > 0)
             && self.below_prefetch()
@@ -42,6 +45,7 @@ impl Consumer {
 
     fn waits_for_leave(&self) -> bool {
         self.active
+            && !self.away
             && self.subscription.by_leave
             && self.leave == 0
             && !self.asked
@@ -171,6 +175,7 @@ impl Consumers {
             asked: false,
             in_round: false,
             active,
+            away: false,
         };
         let index = match self.free.pop() {
             Some(index) => {
@@ -226,12 +231,27 @@ impl Consumers {
 
     /// Removes all of a session's consumers and getters and returns their indexes, whose messages the caller puts back at once.
     pub(crate) fn remove_session(&mut self, session: SessionId) -> Vec<u32> {
+        let found = self.of_session(session);
+        found.into_iter().filter_map(|id| self.remove(id)).collect()
+    }
+
+    /// See [`crate::Queue::session_away`].
+    pub(crate) fn session_away(&mut self, session: SessionId) {
+        for id in self.of_session(session) {
+            if let Some(index) = self.index_of(id)
+                && let Some(consumer) = self.get_mut(index)
+            {
+                consumer.away = true;
+            }
+        }
+    }
+
+    fn of_session(&self, session: SessionId) -> Vec<ConsumerId> {
         let range = ConsumerId { session, number: 0 }..=ConsumerId {
             session,
             number: u32::MAX,
         };
-        let found: Vec<ConsumerId> = self.index.range(range).map(|(id, _)| *id).collect();
-        found.into_iter().filter_map(|id| self.remove(id)).collect()
+        self.index.range(range).map(|(id, _)| *id).collect()
     }
 
     /// Removes a consumer or getter and returns its index, whose messages the caller puts back at once.

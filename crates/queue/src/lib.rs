@@ -248,6 +248,11 @@ impl Queue {
         last
     }
 
+    /// A session's link is broken: its consumers keep what they hold, and take nothing until each is attached again by [`Queue::reattach`].
+    pub fn session_away(&mut self, session: SessionId) {
+        self.consumers.session_away(session);
+    }
+
     /// A session is gone: its consumers go, and what they held goes back to its places. True if the queue had consumers and has none now.
     pub fn session_gone(&mut self, session: SessionId, sink: &mut impl Sink) -> bool {
         let had = self.consumers.len() > 0;

@@ -395,6 +395,27 @@ fn a_consumer_that_comes_back_keeps_what_it_says_it_has() {
     );
 }
 
+#[test]
+fn a_consumer_whose_link_is_broken_takes_nothing_until_it_comes_back() {
+    let (mut q, mut out) = (Queue::new(), Out::default());
+    q.consume(id(1), subscription(2), &mut out).unwrap();
+    for number in 1..=6 {
+        feed(&mut q, 10 + u64::from(number), number, None, &mut out);
+    }
+    assert_eq!(got(&mut out), [(1, false), (2, false)]);
+    q.session_away(id(1).session);
+    // Its acknowledgement comes over the new link before it is attached again.
+    assert_eq!(q.settle(id(1), &[11], Settlement::Accept, &mut out), 1);
+    assert_eq!(got(&mut out), []);
+    assert_eq!(
+        q.reattach(id(1), Some(subscription(2)), &[12], &mut out),
+        Ok(vec![])
+    );
+    assert_eq!(got(&mut out), [(3, false)]);
+    assert_eq!(q.settle(id(1), &[12, 13], Settlement::Accept, &mut out), 2);
+    assert_eq!(got(&mut out), [(4, false), (5, false)]);
+}
+
 /// Random calls against a naive model: order, counts and flags agree.
 #[test]
 fn random_calls_agree_with_a_naive_queue() {

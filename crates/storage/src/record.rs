@@ -12,6 +12,8 @@
 
 use bytes::{Buf, Bytes};
 
+use warren_model::planted;
+
 use crate::{Place, StorageError};
 
 /// The format version that this release writes, and the newest it reads.
@@ -139,7 +141,7 @@ pub fn decode(address: Address<'_>, mut stored: Bytes) -> Result<Bytes, StorageE
             stored.len()
         )));
     }
-    if crc != expected || version != VERSION {
+    if (crc != expected || version != VERSION) && !planted!(ChecksumIgnored) {
         return Err(corrupt(format!(
             "checksum {crc:08x} stands where {expected:08x} belongs (version {version})"
         )));

@@ -368,3 +368,29 @@ fn a_log_goes_on_after_a_full_disk_with_what_was_answered_well() {
         "a failed sync is not forgotten"
     );
 }
+
+#[test]
+fn what_rots_is_found_noted_and_well_again_where_nobody_wrote() {
+    let disk = Disk::new();
+    let storage = disk.open();
+    let answers = Answers::default();
+    storage.log().append(1, entries(1..=4), answers.done("one"));
+    let rotten = disk.rot(4, &mut |below| below - 1);
+    assert_eq!(rotten.len(), 4);
+    assert_eq!(storage.damage(), None);
+    assert!(storage.log().read(1, 1, 2, usize::MAX).is_err());
+    assert!(matches!(
+        storage.damage(),
+        Some(StorageError::Corrupt { .. })
+    ));
+    // A later process has not found it yet.
+    let storage = disk.open();
+    assert_eq!(storage.damage(), None);
+    storage.log().truncate_after(1, 3, answers.done("cut"));
+    storage
+        .log()
+        .append(1, entries(4..=4), answers.done("again"));
+    disk.unrot(&rotten);
+    assert_eq!(last(&storage), 4);
+    assert_eq!(storage.damage(), None);
+}

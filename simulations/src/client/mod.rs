@@ -116,7 +116,7 @@ pub struct Client {
     got: Option<Incoming>,
     heartbeat: Duration,
     last_write: Instant,
-    /// It has kept silent for so long that the server may cut it off.
+    /// It has kept silent for so long that the server may have cut it off; see [`Client::is_silent`].
     silent: bool,
     confirming: bool,
     publisher: u32,
@@ -548,7 +548,7 @@ impl Client {
     }
 
     async fn write(&mut self, bytes: &[u8], until: Instant) -> Outcome<()> {
-        self.silent |= !self.heartbeat.is_zero() && self.last_write.elapsed() > self.heartbeat;
+        self.silent |= self.is_silent();
         self.last_write = Instant::now();
         if let Some(left) = self.cuts.as_mut().and_then(|cuts| cuts.cut(bytes.len())) {
             self.ended();
@@ -585,11 +585,22 @@ impl Client {
         self.oracle.violated("no-internal-error", what);
     }
 
+    /// Whether nothing was written for so long that its node may take it for dead, which it does after two intervals of the heartbeat without a sign.
+    ///
+    /// A client beats only while it waits for something: it has no task of its own for that, and keeps silent while its workload thinks, or talks over another
+    /// connection. To be cut off for that is right, and no calm is broken. A part of an interval is for what is under way, and for clocks that differ.
+    fn is_silent(&self) -> bool {
+        let least = self.heartbeat * 2 - self.heartbeat / 8;
+        !self.heartbeat.is_zero() && self.last_write.elapsed() > least
+    }
+
     /// Judges a failure, if it is one.
     fn checked<T>(&self, what: &str, since: Duration, result: Outcome<T>) -> Outcome<T> {
         result.inspect_err(|failure| {
             self.ended();
-            if self.silent && matches!(failure, Failure::Lost(_) | Failure::ConnectionClosed(..)) {
+            // What it asked after its silence may have met a connection that the node had ended.
+            let excused = self.silent || self.is_silent();
+            if excused && matches!(failure, Failure::Lost(_) | Failure::ConnectionClosed(..)) {
                 return;
             }
             judge(&self.oracle, &self.host, self.node, what, since, failure);

@@ -30,11 +30,7 @@ pub(super) async fn run(worker: &mut Worker) {
 
 async fn consume(worker: &mut Worker, mut client: Client) -> Result<(), Failure> {
     traffic::declare(&worker.oracle, &mut client).await?;
-    let queue = if worker.chance(0.15) {
-        traffic::MEMORY_QUEUE
-    } else {
-        worker.pick(&traffic::QUEUES)
-    };
+    let queue = worker.source();
     match worker.take() {
         Take::Acknowledged => acknowledge(worker, client, queue).await,
         Take::Given => be_given(worker, client, queue).await,

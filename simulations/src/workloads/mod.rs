@@ -82,6 +82,7 @@ pub(crate) struct Worker {
     cuts: f64,
     takes: Vec<Take>,
     slow_ms: Vec<u64>,
+    one_queue: bool,
     /// What was added later draws from here, so that seeds go on meaning what they meant.
     later: StdRng,
 }
@@ -104,6 +105,7 @@ impl Worker {
             cuts: options.cuts,
             takes: options.takes.clone(),
             slow_ms: options.slow_ms.clone(),
+            one_queue: options.one_queue,
             later: StdRng::seed_from_u64(options.seed ^ (client as u64 + 1).rotate_left(24)),
         }
     }
@@ -140,6 +142,25 @@ impl Worker {
     /// How to take messages this time.
     pub(crate) fn take(&mut self) -> Take {
         *pick(&mut self.later, &self.takes)
+    }
+
+    /// Where to publish: exchange and key.
+    pub(crate) fn target(&mut self) -> (&'static str, &'static str) {
+        if self.one_queue {
+            return traffic::TO_ONE_QUEUE;
+        }
+        *self.pick(&traffic::TARGETS)
+    }
+
+    /// What to consume from.
+    pub(crate) fn source(&mut self) -> &'static str {
+        if self.one_queue {
+            traffic::ONE_QUEUE
+        } else if self.chance(0.15) {
+            traffic::MEMORY_QUEUE
+        } else {
+            self.pick::<&str>(&traffic::QUEUES)
+        }
     }
 
     /// How long a consumer takes over a message: what is in no queue for long cannot go wrong there.

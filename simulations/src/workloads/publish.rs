@@ -28,7 +28,7 @@ async fn publish(worker: &mut Worker, mut client: Client, bursts: usize) -> Resu
             break;
         }
         let burst = worker.below(8) + 1;
-        let (exchange, key) = *worker.pick(&traffic::TARGETS);
+        let (exchange, key) = worker.target();
         for _ in 0..burst {
             client.publish(exchange, key, false).await?;
         }

@@ -34,6 +34,10 @@ pub(crate) const TARGETS: [(&str, &str); 9] = [
     ("", MEMORY_QUEUE),
 ];
 
+/// The one queue of runs that have only one, and the way to it.
+pub(crate) const ONE_QUEUE: &str = "w.b";
+pub(crate) const TO_ONE_QUEUE: (&str, &str) = ("x.direct", "b");
+
 /// Whether a message that is published so goes to the shared queues only.
 pub(crate) fn is_drained(exchange: &str, key: &str) -> bool {
     let shared = EXCHANGES.iter().any(|(name, _)| *name == exchange);

@@ -417,8 +417,9 @@ impl Worker {
         for session in sessions {
             let mut kept = BTreeSet::new();
             for id in self.sessions.remove(&session).unwrap_or_default() {
-                let of_shard = self.queues.get(&id).is_some_and(|l| l.replicated.is_some());
-                if of_shard && !replicated {
+                let of_shard = |local: &&mut Local| local.replicated.is_some() && !replicated;
+                if let Some(local) = self.queues.get_mut(&id).filter(of_shard) {
+                    local.queue.session_away(session);
                     kept.insert(id);
                     continue;
                 }

@@ -8,6 +8,20 @@ use super::disk::Platter;
 use super::logs::Change;
 use super::{Completion, Disk};
 
+/// Where a stored record's checksum begins: behind its version and its length.
+const CHECKSUM_AT: usize = 5;
+
+/// A log entry that has rotted.
+#[derive(Debug, Clone)]
+pub struct Rot {
+    group: u64,
+    index: u64,
+    at: usize,
+    mask: u8,
+    /// As it is since.
+    stored: Bytes,
+}
+
 impl Disk {
     /// Says when log calls become durable. Set it before the disk is opened, or while nothing waits.
     pub fn set_completion(&self, completion: Completion) {
@@ -96,6 +110,41 @@ impl Disk {
                 .logs
                 .record_mut(group, name)
                 .is_some_and(|stored| flip(stored, at, mask))
+    }
+
+    /// Rot: turns one bit over in the checksum or the contents of so many stored log entries, drawn from all that are durable. Returns what
+    /// [`Disk::unrot`] needs. Lengths are spared: the last entry of a log would look torn, as one that was never answered, and be dropped in silence.
+    pub fn rot(&self, entries: usize, draw: &mut impl FnMut(u64) -> u64) -> Vec<Rot> {
+        let mut all = self.platter.lock().logs_synced.places();
+        let mut rotten = Vec::new();
+        while rotten.len() < entries && !all.is_empty() {
+            let place = usize::try_from(draw(all.len() as u64)).unwrap_or(0);
+            let (group, index, bytes) = all.swap_remove(place.min(all.len() - 1));
+            let at = CHECKSUM_AT + usize::try_from(draw((bytes - CHECKSUM_AT) as u64)).unwrap_or(0);
+            let mask = 1 << draw(8).min(7);
+            if self.flip_entry(group, index, at, mask) {
+                let stored = self.platter.lock().logs.entry(group, index).cloned();
+                rotten.extend(stored.map(|stored| Rot {
+                    group,
+                    index,
+                    at,
+                    mask,
+                    stored,
+                }));
+            }
+        }
+        rotten
+    }
+
+    /// Turns the bits back, where what has rotted was not removed or written anew since.
+    pub fn unrot(&self, rotten: &[Rot]) {
+        for rot in rotten {
+            let is_there =
+                self.platter.lock().logs.entry(rot.group, rot.index) == Some(&rot.stored);
+            if is_there {
+                self.flip_entry(rot.group, rot.index, rot.at, rot.mask);
+            }
+        }
     }
 
     fn lose(&self, survive: impl FnOnce(&mut Platter)) {

@@ -167,6 +167,21 @@ impl Logs {
         }
     }
 
+    /// Group, index and size of each entry.
+    pub(super) fn places(&self) -> Vec<(u64, u64, usize)> {
+        let groups = self.groups.iter();
+        groups
+            .flat_map(|(group, held)| {
+                let entries = held.entries.iter();
+                entries.map(|(index, stored)| (*group, *index, stored.len()))
+            })
+            .collect()
+    }
+
+    pub(super) fn entry(&self, group: u64, index: u64) -> Option<&Bytes> {
+        self.groups.get(&group)?.entries.get(&index)
+    }
+
     pub(super) fn entry_mut(&mut self, group: u64, index: u64) -> Option<&mut Bytes> {
         self.groups.get_mut(&group)?.entries.get_mut(&index)
     }

@@ -18,4 +18,5 @@ mod storage;
 
 pub use completion::{Completion, Job, Spawner};
 pub use disk::Disk;
+pub use fault::Rot;
 pub use storage::MemoryStorage;

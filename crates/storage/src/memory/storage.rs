@@ -10,7 +10,7 @@ use super::logs::Change;
 use super::{Completion, Disk, spaces};
 use crate::record::{self, Address};
 use crate::{
-    Done, LogBounds, LogEntry, LogStore, Scan, Space, StateStore, Storage, StorageError,
+    Damage, Done, LogBounds, LogEntry, LogStore, Scan, Space, StateStore, Storage, StorageError,
     StorageStats, Write,
 };
 
@@ -24,12 +24,17 @@ pub struct MemoryStorage {
 struct Process {
     disk: Disk,
     epoch: u64,
+    damage: Damage,
 }
 
 impl MemoryStorage {
     pub(super) fn new(disk: Disk, epoch: u64) -> MemoryStorage {
         MemoryStorage {
-            process: Arc::new(Process { disk, epoch }),
+            process: Arc::new(Process {
+                disk,
+                epoch,
+                damage: Damage::default(),
+            }),
         }
     }
 }
@@ -47,6 +52,10 @@ impl Storage for MemoryStorage {
         self.process
             .platter()
             .map_or_else(|_| StorageStats::default(), |platter| platter.stats)
+    }
+
+    fn damage(&self) -> Option<StorageError> {
+        self.process.damage.first()
     }
 
     fn close(&self) -> Result<(), StorageError> {
@@ -167,7 +176,10 @@ impl LogStore for Process {
         until: u64,
         bytes_max: usize,
     ) -> Result<Vec<LogEntry>, StorageError> {
-        self.platter()?.logs.read(group, from, until, bytes_max)
+        self.platter()?
+            .logs
+            .read(group, from, until, bytes_max)
+            .inspect_err(|error| self.damage.note(error))
     }
 
     fn bounds(&self, group: u64) -> Result<LogBounds, StorageError> {
@@ -187,7 +199,10 @@ impl LogStore for Process {
     }
 
     fn get_record(&self, group: u64, name: &'static str) -> Result<Option<Bytes>, StorageError> {
-        self.platter()?.logs.record(group, name)
+        self.platter()?
+            .logs
+            .record(group, name)
+            .inspect_err(|error| self.damage.note(error))
     }
 
     fn resume(&self) -> Result<(), StorageError> {

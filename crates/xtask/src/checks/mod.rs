@@ -22,7 +22,7 @@ use crate::{run, toolchain};
     after_help = "Examples: cargo xtask test\n          cargo xtask test rules unit\n          cargo xtask test blackbox -- -k topic\n          cargo xtask test crash --minutes 10 --kinds kill,partition"
 )]
 pub struct Arguments {
-    /// Which steps to run; all of them in this order unless named, but for fresh, which runs only if named.
+    /// Which steps to run; all of them in this order unless named.
     #[arg(value_enum)]
     steps: Vec<Step>,
     /// Run the steps after one that failed, too.
@@ -47,16 +47,16 @@ enum Step {
     Unit,
     /// Examples in the documentation.
     Doc,
-    /// The simulator: seeds that once failed, and thirty more.
+    /// The simulator: seeds that once failed.
     Simulate,
+    /// The simulator: five minutes of seeds that are drawn from the commit's id, and some planted bugs until each is found.
+    Fresh,
     /// Real clients against real processes.
     Blackbox,
     /// Three real processes under load, kills, stops, partitions and restarts, and every message accounted for.
     Crash,
     /// The crash test against a server with a planted bug, which it must find.
     CrashFinds,
-    /// The simulator: five minutes of seeds that none has had before, and planted bugs until each is found.
-    Fresh,
 }
 
 impl Step {
@@ -83,28 +83,11 @@ impl Step {
                 "--tests",
             ]),
             Self::Doc => cargo(&["test", "--release", "--workspace", "--doc"]),
-            Self::Simulate => simulations::known(repository),
+            Self::Simulate => simulations::pinned(repository),
             Self::Fresh => simulations::fresh(repository),
             Self::Blackbox => blackbox::run(repository, &arguments.pytest),
             Self::Crash => crash::run(repository, &arguments.crash),
             Self::CrashFinds => crash::finds_a_planted_bug(repository),
-        }
-    }
-
-    /// Whether it runs without being named.
-    fn usual(self) -> bool {
-        match self {
-            // What it finds may be years old: it must not keep a change from landing.
-            Self::Fresh => false,
-            Self::Fmt
-            | Self::Rules
-            | Self::Clippy
-            | Self::Unit
-            | Self::Doc
-            | Self::Simulate
-            | Self::Blackbox
-            | Self::Crash
-            | Self::CrashFinds => true,
         }
     }
 
@@ -133,8 +116,7 @@ impl Step {
 pub fn run(arguments: &Arguments) -> Result<()> {
     let repository = Repository::find()?;
     let steps = if arguments.steps.is_empty() {
-        let usual = Step::value_variants().iter().filter(|step| step.usual());
-        usual.copied().collect()
+        Step::value_variants().to_vec()
     } else {
         arguments.steps.clone()
     };
