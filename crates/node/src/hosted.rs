@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tokio::sync::oneshot;
 use warren_consensus::{Committed, Leadership};
 use warren_model::planted;
-use warren_model::{NodeId, QueueId, SessionId};
+use warren_model::{Incarnation, NodeId, QueueId, SessionId};
 use warren_queue::entry::Builder;
 use warren_queue::shard::Shard;
 use warren_storage::{Scan, StorageError};
@@ -141,6 +141,9 @@ pub(crate) struct Leading {
     pub(crate) lazy: bool,
     /// The last batch of each session that was proposed in this term.
     pub(crate) proposed: BTreeMap<SessionId, u64>,
+    /// The last incarnation of each node that has ended. What its sessions still send, since nobody has told them yet, must not be taken: the log has nothing of them
+    /// any more to count it by, and passes it over.
+    pub(crate) ended: BTreeMap<NodeId, Incarnation>,
     /// Items that were refused, of batches that are under way.
     pub(crate) refused: BTreeMap<(SessionId, u64), Vec<u32>>,
     /// What is due when the entries under way are applied: one list each.
@@ -170,6 +173,7 @@ impl Leading {
             urgent: false,
             lazy: false,
             proposed: BTreeMap::new(),
+            ended: BTreeMap::new(),
             refused: BTreeMap::new(),
             under_way: VecDeque::new(),
             due: Vec::new(),
@@ -178,6 +182,18 @@ impl Leading {
             confirmed: false,
             handing_over: false,
         }
+    }
+
+    /// An incarnation of a node has ended, and all before it.
+    pub(crate) fn note_ended(&mut self, node: NodeId, incarnation: Incarnation) {
+        let last = self.ended.entry(node).or_default();
+        *last = (*last).max(incarnation);
+    }
+
+    /// Whether a session's node has gone on without it.
+    pub(crate) fn is_over(&self, session: SessionId) -> bool {
+        let last = self.ended.get(&session.node);
+        last.is_some_and(|last| session.incarnation <= *last)
     }
 
     /// Something is due when all that was taken so far is applied. Given back if that is so now.

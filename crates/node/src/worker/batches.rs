@@ -1,6 +1,7 @@
 //! What sessions publish to a shard's queues and settle in them becomes entries of its log.
 //!
-//! Invariant: a session's batches are taken in the order of their numbers, without a gap, each once.
+//! Invariant: a session's batches are taken in the order of their numbers, without a gap, each once, and none once its incarnation has ended. What is taken here is
+//! what the log takes: else a message would be settled in the queue and not in the log, and lie there until another leader finds it.
 
 use super::{Local, Worker};
 use crate::hosted::{ENTRIES_MAX, ShardMessage};
@@ -30,6 +31,10 @@ impl Worker {
         let Some(leading) = &hosted.leading else {
             return;
         };
+        if leading.is_over(batch.session) {
+            tracing::debug!(shard = shard.0, session = %batch.session, number = batch.number, "a batch of an ended incarnation is passed over");
+            return;
+        }
         let applied = hosted.state.last_batch(batch.session);
         let last = leading
             .proposed

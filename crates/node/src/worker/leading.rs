@@ -109,6 +109,10 @@ impl Worker {
                 leading.pending.dropped(id);
             }
         }
+        for known in table.nodes() {
+            let before = Incarnation(known.incarnation.0.saturating_sub(1));
+            leading.note_ended(known.id, if known.up { before } else { known.incarnation });
+        }
         let mut ended: BTreeMap<NodeId, Incarnation> = BTreeMap::new();
         for (session, _) in hosted.state.sessions() {
             let is_over = table.node(session.node).is_none_or(|known| {

@@ -195,6 +195,7 @@ impl Worker {
                 && (hosted.state.last_batch(session) > 0 || leading.proposed.contains_key(&session))
             {
                 leading.pending.gone(session);
+                leading.proposed.remove(&session);
             }
         }
     }
@@ -205,7 +206,9 @@ impl Worker {
                 continue;
             };
             let ended = |s: &SessionId| s.node == node && s.incarnation <= incarnation;
-            if hosted.state.sessions().any(|(s, _)| ended(&s)) {
+            leading.note_ended(node, incarnation);
+            let under_way = leading.proposed.extract_if(.., |s, _| ended(s)).count();
+            if under_way > 0 || hosted.state.sessions().any(|(s, _)| ended(&s)) {
                 leading.pending.ended(node, incarnation);
                 leading.urgent = true;
             }
