@@ -246,6 +246,19 @@ impl Consumers {
         }
     }
 
+    /// See [`crate::Queue::session_back`]. Returns the indexes of those that are gone, whose messages the caller puts back at once.
+    pub(crate) fn session_back(&mut self, session: SessionId) -> Vec<u32> {
+        let mut found = self.of_session(session);
+        found.retain(|id| self.is_away(*id));
+        found.into_iter().filter_map(|id| self.remove(id)).collect()
+    }
+
+    /// Whether its session's link is broken, and it has not come back.
+    pub(crate) fn is_away(&self, id: ConsumerId) -> bool {
+        let index = self.index_of(id);
+        index.is_some_and(|index| self.get(index).away)
+    }
+
     fn of_session(&self, session: SessionId) -> Vec<ConsumerId> {
         let range = ConsumerId { session, number: 0 }..=ConsumerId {
             session,

@@ -145,9 +145,19 @@ impl Queue {
         subscription: Subscription,
         sink: &mut impl Sink,
     ) -> Result<(), ConsumeError> {
+        self.begin_anew(id);
         self.consumers.add(id, subscription)?;
         self.pump(sink);
         Ok(())
+    }
+
+    /// Whoever asks again after its link was broken, instead of saying what it holds, has had no answer: what it was given lies in its place again.
+    fn begin_anew(&mut self, id: ConsumerId) {
+        if self.consumers.is_away(id)
+            && let Some(holder) = self.consumers.remove(id)
+        {
+            self.messages.requeue_all(holder);
+        }
     }
 
     /// A consumer goes; what it holds stays with it until it is settled. True if this was the last one.
@@ -183,6 +193,7 @@ impl Queue {
 
     /// Takes the next ready message without a subscription. `id` holds it until it settles it, unless `no_ack`.
     pub fn get(&mut self, id: ConsumerId, no_ack: bool, sink: &mut impl Sink) -> bool {
+        self.begin_anew(id);
         let holder = if no_ack {
             None
         } else {
@@ -251,6 +262,17 @@ impl Queue {
     /// A session's link is broken: its consumers keep what they hold, and take nothing until each is attached again by [`Queue::reattach`].
     pub fn session_away(&mut self, session: SessionId) {
         self.consumers.session_away(session);
+    }
+
+    /// A session whose link was broken has attached all consumers and getters that it has, over another one. Those that are still away it gave up meanwhile, and
+    /// nothing has told the queue so: they go, and what they held goes back. True if the queue had consumers and has none now.
+    pub fn session_back(&mut self, session: SessionId, sink: &mut impl Sink) -> bool {
+        let had = self.consumers.len() > 0;
+        for holder in self.consumers.session_back(session) {
+            self.messages.requeue_all(holder);
+        }
+        self.pump(sink);
+        had && self.consumers.len() == 0
     }
 
     /// A session is gone: its consumers go, and what they held goes back to its places. True if the queue had consumers and has none now.

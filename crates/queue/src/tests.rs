@@ -416,6 +416,56 @@ fn a_consumer_whose_link_is_broken_takes_nothing_until_it_comes_back() {
     assert_eq!(got(&mut out), [(4, false), (5, false)]);
 }
 
+#[test]
+fn a_consumer_that_was_given_up_while_its_link_was_broken_goes_with_the_next_one() {
+    let (mut q, mut out) = (Queue::new(), Out::default());
+    let other = ConsumerId { number: 2, ..id(1) };
+    q.consume(id(1), subscription(1), &mut out).unwrap();
+    q.consume(other, subscription(1), &mut out).unwrap();
+    for number in 1..=3 {
+        feed(&mut q, 10 + u64::from(number), number, None, &mut out);
+    }
+    assert_eq!(got(&mut out), [(1, false), (2, false)]);
+    q.session_away(id(1).session);
+    // The other one was cancelled meanwhile; what it held is for the one that is left.
+    assert_eq!(
+        q.reattach(id(1), Some(subscription(2)), &[11], &mut out),
+        Ok(vec![])
+    );
+    assert_eq!(got(&mut out), [(3, false)]);
+    assert!(!q.session_back(id(1).session, &mut out));
+    assert_eq!((q.counts().ready, q.counts().consumers), (1, 1));
+    assert_eq!(q.settle(id(1), &[11], Settlement::Accept, &mut out), 1);
+    assert_eq!(got(&mut out), [(2, true)]);
+    assert!(!q.session_back(id(1).session, &mut out), "nobody is away");
+    q.session_away(id(1).session);
+    assert!(q.session_back(id(1).session, &mut out));
+    assert_eq!((q.counts().ready, q.counts().unacked), (2, 0));
+}
+
+#[test]
+fn who_asks_again_over_a_new_link_begins_anew() {
+    let (mut q, mut out) = (Queue::new(), Out::default());
+    q.consume(id(1), subscription(1), &mut out).unwrap();
+    for number in 1..=2 {
+        feed(&mut q, 10 + u64::from(number), number, None, &mut out);
+    }
+    assert!(q.get(id(2), false, &mut out));
+    assert_eq!(got(&mut out), [(1, false), (2, false)]);
+    for session in [id(1).session, id(2).session] {
+        q.session_away(session);
+    }
+    // Neither has heard that it was given something.
+    q.consume(id(1), subscription(1), &mut out).unwrap();
+    assert_eq!(got(&mut out), [(1, true)]);
+    assert!(q.get(id(2), false, &mut out));
+    assert_eq!(got(&mut out), [(2, true)]);
+    for session in [id(1).session, id(2).session] {
+        assert!(!q.session_back(session, &mut out));
+    }
+    assert_eq!((q.counts().ready, q.counts().unacked), (0, 2));
+}
+
 /// Random calls against a naive model: order, counts and flags agree.
 #[test]
 fn random_calls_agree_with_a_naive_queue() {

@@ -84,6 +84,8 @@ struct Replicated {
     inherited: u64,
     /// Who has messages that have not been fed yet.
     holds: BTreeMap<u64, ConsumerId>,
+    /// Consumers that are in `holds` and have not said since their link broke what they hold.
+    unsure: BTreeSet<ConsumerId>,
     /// Positions that are settled, before the queue was fed with them, by an entry that is not applied yet.
     settling: BTreeSet<u64>,
     /// Questions that wait until the queue may be served, and since when.
@@ -91,6 +93,26 @@ struct Replicated {
 }
 
 impl Local {
+    /// A session's link is broken.
+    fn session_away(&mut self, session: SessionId) {
+        self.queue.session_away(session);
+        if let Some(replicated) = &mut self.replicated {
+            let holders = replicated.holds.values().copied();
+            let unsure = holders.filter(|consumer| consumer.session == session);
+            replicated.unsure.extend(unsure);
+        }
+    }
+
+    /// A session has said over its new link what it has. True if the queue has lost its last consumer.
+    fn session_back(&mut self, session: SessionId, outbox: &mut Outbox) -> bool {
+        if let Some(Replicated { holds, unsure, .. }) = &mut self.replicated {
+            let of_it = unsure.extract_if(.., |consumer| consumer.session == session);
+            let given_up: BTreeSet<ConsumerId> = of_it.collect();
+            holds.retain(|_, consumer| !given_up.contains(consumer));
+        }
+        self.queue.session_back(session, outbox)
+    }
+
     /// Whether it is one of the replicated queues of a shard.
     fn is_of(&self, shard: ShardId) -> bool {
         self.replicated.as_ref().is_some_and(|r| r.shard == shard)
@@ -345,6 +367,11 @@ impl Worker {
             }
             Call::Release => {
                 self.touched.push(call.queue);
+                if let Some(replicated) = &mut local.replicated {
+                    replicated
+                        .holds
+                        .retain(|_, holder| *holder != call.consumer);
+                }
                 if local.queue.release(call.consumer, &mut self.outbox) && local.auto_delete {
                     self.delete_unused_for(call.consumer.session, call.queue);
                 }
@@ -419,7 +446,7 @@ impl Worker {
             for id in self.sessions.remove(&session).unwrap_or_default() {
                 let of_shard = |local: &&mut Local| local.replicated.is_some() && !replicated;
                 if let Some(local) = self.queues.get_mut(&id).filter(of_shard) {
-                    local.queue.session_away(session);
+                    local.session_away(session);
                     kept.insert(id);
                     continue;
                 }
@@ -469,6 +496,20 @@ impl Worker {
                 queues.remove(&id);
             }
             self.leaves(session, id);
+        }
+        // Of those that have, consumers that were given up meanwhile.
+        let of_node = self.sessions.iter().filter(|(s, _)| s.node == node);
+        let back: Vec<(SessionId, QueueId)> = of_node
+            .flat_map(|(session, queues)| queues.iter().map(|id| (*session, *id)))
+            .collect();
+        for (session, id) in back {
+            let Some(local) = self.queues.get_mut(&id).filter(|local| of_shard(local)) else {
+                continue;
+            };
+            self.touched.push(id);
+            if local.session_back(session, &mut self.outbox) && local.auto_delete {
+                self.delete_unused_for(session, id);
+            }
         }
     }
 

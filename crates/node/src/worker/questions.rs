@@ -126,6 +126,7 @@ impl Worker {
             return Answered::Now(Answer::NotHere);
         };
         replicated.holds.retain(|_, holder| *holder != consumer);
+        replicated.unsure.remove(&consumer);
         match local
             .queue
             .reattach(consumer, subscription, &holds, &mut self.outbox)

@@ -55,6 +55,7 @@ impl Worker {
             fed_to,
             inherited,
             holds: BTreeMap::new(),
+            unsure: BTreeSet::new(),
             settling: BTreeSet::new(),
             parked: Vec::new(),
         }
