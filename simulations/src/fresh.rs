@@ -48,7 +48,7 @@ impl Iterator for Numbers {
 }
 
 /// A commit's seeds, without end: in turn one that draws from everything, one about queues, and one about metadata. Those about leaders wait until
-/// what seeds 3957920 and 3000109 show is mended (see README.md).
+/// what seed 3000116 shows is mended (see README.md).
 pub(crate) fn seeds(id: &str) -> impl Iterator<Item = u64> + Send + use<> {
     Numbers::of(id)
         .enumerate()
