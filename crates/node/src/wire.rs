@@ -229,6 +229,10 @@ pub(crate) enum Answer {
     },
     /// The queue is not with this node (any more): resolve its owner anew.
     NotHere,
+    /// A consumer is attached again, and does not hold these positions, though it says so.
+    Attached {
+        lost: Vec<u64>,
+    },
 }
 
 /// Everything that one turn of a lane has for one session of another node.

@@ -63,6 +63,15 @@ pub enum ConsumeError {
     Duplicate,
 }
 
+/// What of a consumer's messages is not with it, though it says so.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Attached {
+    /// Positions that are not here (yet).
+    pub ahead: Vec<u64>,
+    /// Positions that another consumer holds, or that are gone.
+    pub lost: Vec<u64>,
+}
+
 /// Numbers that declare-ok and listings show.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
@@ -346,14 +355,14 @@ impl Queue {
     }
 
     /// A consumer whose session was served by another leader before, or over another link, and says what it holds. Messages that it held here and does not
-    /// have go back to their places. Returns the positions that are not here (yet).
+    /// have go back to their places.
     pub fn reattach(
         &mut self,
         id: ConsumerId,
         subscription: Option<Subscription>,
         holds: &[u64],
         sink: &mut impl Sink,
-    ) -> Result<Vec<u64>, ConsumeError> {
+    ) -> Result<Attached, ConsumeError> {
         self.cancel(id);
         if let Some(holder) = self.consumers.remove(id) {
             self.messages.requeue_all(holder);
@@ -361,20 +370,22 @@ impl Queue {
         if let Some(subscription) = subscription {
             self.consumers.add(id, subscription)?;
         }
-        let mut missing = Vec::new();
+        let mut attached = Attached::default();
         if !holds.is_empty() {
             let holder = self.consumers.holder_at(id);
             for &position in holds {
                 if self.messages.hold(position, holder) {
                     self.consumers.holds_one_more(holder);
                 } else if self.messages.is_ahead(position) {
-                    missing.push(position);
+                    attached.ahead.push(position);
+                } else {
+                    attached.lost.push(position);
                 }
             }
             self.consumers.settled(holder, 0);
         }
         self.pump(sink);
-        Ok(missing)
+        Ok(attached)
     }
 
     /// Whether a consumer could take a message and none is ready.

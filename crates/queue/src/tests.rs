@@ -358,8 +358,9 @@ fn a_consumer_that_comes_back_keeps_what_it_says_it_has() {
     }
     assert_eq!(got(&mut out).len(), 4);
     // 12 and 14 were lost on their way; 40 is not here yet, 5 went long ago.
-    let missing = q.reattach(id(1), Some(subscription(4)), &[5, 11, 13, 40], &mut out);
-    assert_eq!(missing, Ok(vec![40]));
+    let attached = q.reattach(id(1), Some(subscription(4)), &[5, 11, 13, 40], &mut out);
+    let (ahead, lost) = (vec![40], vec![5]);
+    assert_eq!(attached, Ok(Attached { ahead, lost }));
     assert_eq!(got(&mut out), [(2, true), (4, true)]);
     assert_eq!(
         q.counts(),
@@ -379,7 +380,10 @@ fn a_consumer_that_comes_back_keeps_what_it_says_it_has() {
     let mut q = Queue::new();
     assert_eq!(
         q.reattach(id(1), Some(subscription(4)), &[15], &mut out),
-        Ok(vec![15])
+        Ok(Attached {
+            ahead: vec![15],
+            lost: vec![]
+        })
     );
     assert!(q.is_hungry());
     feed(&mut q, 15, 5, Some(id(1)), &mut out);
@@ -409,7 +413,7 @@ fn a_consumer_whose_link_is_broken_takes_nothing_until_it_comes_back() {
     assert_eq!(got(&mut out), []);
     assert_eq!(
         q.reattach(id(1), Some(subscription(2)), &[12], &mut out),
-        Ok(vec![])
+        Ok(Attached::default())
     );
     assert_eq!(got(&mut out), [(3, false)]);
     assert_eq!(q.settle(id(1), &[12, 13], Settlement::Accept, &mut out), 2);
@@ -430,7 +434,7 @@ fn a_consumer_that_was_given_up_while_its_link_was_broken_goes_with_the_next_one
     // The other one was cancelled meanwhile; what it held is for the one that is left.
     assert_eq!(
         q.reattach(id(1), Some(subscription(2)), &[11], &mut out),
-        Ok(vec![])
+        Ok(Attached::default())
     );
     assert_eq!(got(&mut out), [(3, false)]);
     assert!(!q.session_back(id(1).session, &mut out));
@@ -464,6 +468,21 @@ fn who_asks_again_over_a_new_link_begins_anew() {
         assert!(!q.session_back(session, &mut out));
     }
     assert_eq!((q.counts().ready, q.counts().unacked), (0, 2));
+}
+
+#[test]
+fn a_message_that_two_say_they_hold_is_the_first_ones() {
+    let (mut q, mut out) = (Queue::new(), Out::default());
+    q.consume(id(1), subscription(1), &mut out).unwrap();
+    feed(&mut q, 11, 1, None, &mut out);
+    assert_eq!(got(&mut out), [(1, false)]);
+    let attached = q.reattach(id(2), Some(subscription(1)), &[11], &mut out);
+    let lost = Attached {
+        ahead: vec![],
+        lost: vec![11],
+    };
+    assert_eq!(attached, Ok(lost));
+    assert_eq!(q.settle(id(1), &[11], Settlement::Accept, &mut out), 1);
 }
 
 /// Random calls against a naive model: order, counts and flags agree.

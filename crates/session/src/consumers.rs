@@ -4,6 +4,7 @@ use crate::basic::short;
 use crate::channel::{Channel, State};
 use crate::connection::{Core, Session};
 use crate::requests::Waiting;
+use crate::unacked::NOT_HELD;
 use crate::{Fault, Host, Reply, host::Got};
 use std::collections::VecDeque;
 use warren_model::Credit;
@@ -290,9 +291,18 @@ impl Session {
     /// Everything that waits for an acknowledgement: consumer and position, for a queue's new leader that does not know.
     pub fn each_held(&self, mut each: impl FnMut(u32, u64)) {
         for channel in self.channels.iter().flatten() {
-            for unacked in channel.unacked.iter() {
+            let held = channel.unacked.iter().filter(|u| u.position != NOT_HELD);
+            for unacked in held {
                 each(unacked.consumer, unacked.position);
             }
+        }
+    }
+
+    /// A queue's leader says what a consumer does not hold of what it said it does: while its link was cut, others were given it. The client may settle it, to no
+    /// effect.
+    pub fn lost(&mut self, consumer: u32, positions: &[u64]) {
+        for channel in self.channels.iter_mut().flatten() {
+            channel.unacked.lose(consumer, positions);
         }
     }
 

@@ -13,6 +13,9 @@ pub(crate) struct Unacked {
     settled: bool,
 }
 
+/// No queue has so many messages: the position of a delivery whose message is another consumer's, or gone.
+pub(crate) const NOT_HELD: u64 = u64::MAX;
+
 #[derive(Debug, Default)]
 pub(crate) struct UnackedTags {
     list: VecDeque<Unacked>,
@@ -37,6 +40,14 @@ impl UnackedTags {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.list.len() == self.settled
+    }
+
+    /// A consumer does not hold these positions any more: its deliveries of them can be settled, to no effect.
+    pub(crate) fn lose(&mut self, consumer: u32, positions: &[u64]) {
+        let of_it = self.list.iter_mut().filter(|u| u.consumer == consumer);
+        for unacked in of_it.filter(|u| positions.contains(&u.position)) {
+            unacked.position = NOT_HELD;
+        }
     }
 
     /// Deliveries that wait, in the order of their tags.
@@ -126,5 +137,19 @@ mod tests {
         u.take_through(Some(2), |u| rest.push(u.tag));
         assert_eq!(rest, [1, 2]);
         assert!(u.is_empty());
+    }
+
+    #[test]
+    fn what_is_lost_is_settled_to_no_effect() {
+        let mut u = UnackedTags::default();
+        for (tag, consumer, position) in [(1, 1, 5), (2, 2, 5), (3, 1, 6)] {
+            u.push(tag, consumer, position);
+        }
+        u.lose(1, &[5]);
+        // It may come again, as another delivery.
+        u.push(4, 1, 5);
+        let positions: Vec<u64> = u.iter().map(|u| u.position).collect();
+        assert_eq!(positions, [NOT_HELD, 5, 6, 5]);
+        assert_eq!(u.take(1).map(|u| u.position), Some(NOT_HELD));
     }
 }

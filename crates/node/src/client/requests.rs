@@ -109,9 +109,18 @@ impl Client {
             (Answer::Refused { .. }, &Then::Reattached(consumer)) => {
                 self.cancelled(session, consumer)
             }
-            (_, &Then::Reattached(consumer)) => {
-                if let Some(attachment) = self.attachments.get_mut(&consumer) {
-                    attachment.address = asked.to;
+            (answer, &Then::Reattached(consumer)) => {
+                let Some(attachment) = self.attachments.get_mut(&consumer) else {
+                    return;
+                };
+                attachment.address = asked.to;
+                if let Answer::Attached { lost } = answer
+                    && !lost.is_empty()
+                {
+                    let count = attachment.count << ATTACHMENT_SHIFT;
+                    let lost: Vec<u64> =
+                        lost.into_iter().map(|position| position | count).collect();
+                    session.lost(consumer, &lost);
                 }
             }
             (
@@ -614,7 +623,7 @@ fn reply_of(answer: Answer) -> Reply {
         Answer::Counted(count) => Reply::Counted(count),
         Answer::Empty => Reply::Empty,
         Answer::Refused { code, text } => Reply::Refused(Refusal { code, text }),
-        Answer::Got { .. } | Answer::NotHere => {
+        Answer::Got { .. } | Answer::NotHere | Answer::Attached { .. } => {
             Reply::Refused(Refusal::new(541, "unexpected answer of a queue's owner"))
         }
     }

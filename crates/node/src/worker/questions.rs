@@ -9,9 +9,9 @@ use crate::wire::{Answer, Ask, Question};
 use tokio::time::Instant;
 use warren_model::planted;
 use warren_model::{ConsumerId, QueueId, SessionId};
-use warren_queue::Counts;
 use warren_queue::entry::Settle;
 use warren_queue::index::IN_USE;
+use warren_queue::{Attached, Counts};
 
 impl Worker {
     /// Answers a question about a replicated queue that is led here.
@@ -131,19 +131,19 @@ impl Worker {
             .queue
             .reattach(consumer, subscription, &holds, &mut self.outbox)
         {
-            Ok(ahead) => {
+            Ok(Attached { ahead, mut lost }) => {
                 let index = self
                     .shards
                     .get(&replicated.shard)
                     .and_then(|h| h.state.queue(queue));
                 for position in ahead {
-                    if !replicated.settling.contains(&position)
-                        && index.is_some_and(|i| i.find(position).is_some())
-                    {
-                        replicated.holds.insert(position, consumer);
+                    let waits = !replicated.settling.contains(&position)
+                        && index.is_some_and(|i| i.find(position).is_some());
+                    if !waits || *replicated.holds.entry(position).or_insert(consumer) != consumer {
+                        lost.push(position);
                     }
                 }
-                Answered::Now(Answer::Done)
+                Answered::Now(Answer::Attached { lost })
             }
             Err(_) => Answered::Now(super::in_exclusive_use(local)),
         }
