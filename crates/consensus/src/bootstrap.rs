@@ -164,6 +164,13 @@ impl Core {
     }
 
     async fn join(&self, leader: NodeId) {
+        if let Some(next) = self.ask_to_join(leader).await {
+            self.ask_to_join(next).await;
+        }
+    }
+
+    /// Asks a node to make this one a member. If that does not lead: who does, as it says.
+    async fn ask_to_join(&self, leader: NodeId) -> Option<NodeId> {
         let request = Request::Join {
             name: self.config.name.clone(),
             address: self.config.address.clone(),
@@ -173,12 +180,15 @@ impl Core {
             Some(Reply::Refused(why)) => {
                 tracing::warn!(node = %self.config.name, %why, "may not join the cluster yet")
             }
-            Some(Reply::NotLeader { leader }) => {
-                *self.hinted.lock() = leader;
+            Some(Reply::NotLeader { leader: next }) => {
+                let known = next.as_ref().map(|hint| hint.node);
+                *self.hinted.lock() = next;
                 self.kicks[PRESENCE].notify_one();
+                return known.filter(|next| *next != leader && *next != self.me());
             }
             Some(_) | None => {}
         }
+        None
     }
 
     /// Makes a node a member, if this node leads and nothing speaks against it.

@@ -158,12 +158,27 @@ impl Core {
                 true
             }
             Some(Reply::NotMember) => {
-                self.estranged.store(true, Ordering::Release);
-                self.kicks[BOOTSTRAP].notify_one();
+                self.is_estranged();
+                false
+            }
+            // A leader that does not know this node as a member sends nothing that would tell it who leads.
+            Some(Reply::NotLeader { leader: Some(hint) })
+                if hint.node != leader && hint.node != self.me() =>
+            {
+                let asked = self.ask(hint.node, &request, self.config.lease / 2);
+                if let Some(Reply::NotMember) = asked.await {
+                    self.is_estranged();
+                }
                 false
             }
             Some(_) | None => false,
         }
+    }
+
+    /// The leader does not know this node as a member.
+    fn is_estranged(&self) {
+        self.estranged.store(true, Ordering::Release);
+        self.kicks[BOOTSTRAP].notify_one();
     }
 
     /// The index that the leader says must be applied to see everything that is answered.

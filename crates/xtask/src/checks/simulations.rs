@@ -1,7 +1,7 @@
-//! The simulator in the checks: every seed that once failed; fresh seeds, drawn from the commit's id, for some minutes; and a few planted bugs, drawn likewise,
-//! until each is found.
+//! The simulator in the checks: every seed that once failed and the first ones; and if asked for, fresh seeds, drawn from the commit's id, for some minutes, and a
+//! few planted bugs, drawn likewise, until each is found.
 //!
-//! Each commit so has seeds that none has had before, and its run can be repeated exactly: the seeds are printed, and the command that runs them again.
+//! Each commit so has fresh seeds that none has had before, and its run can be repeated exactly: the seeds are printed, and the command that runs them again.
 
 use anyhow::Result;
 
@@ -15,9 +15,13 @@ const FEW_BUGS: &str = "6";
 /// After so many real minutes no further planted bug is looked for.
 const BUGS_MINUTES: &str = "2";
 
-/// Seeds that once failed.
-pub fn pinned(repository: &Repository) -> Result<()> {
-    simulate(repository, &["pinned"])
+/// Seeds that are run always beside those that once failed.
+const FIRST_SEEDS: &str = "30";
+
+/// Seeds that once failed, and the first ones.
+pub fn fixed(repository: &Repository) -> Result<()> {
+    simulate(repository, &["pinned"])?;
+    simulate(repository, &["run", "--seeds", FIRST_SEEDS])
 }
 
 /// Fresh seeds, and planted bugs.
