@@ -86,7 +86,7 @@ def test_who_may_not_change(cluster, method, path, body):
 
 
 #: What needs no login: it says whether a node serves, how to log in, and how much of everything there is.
-OPEN = ["health", "auth", "/metrics", "/metrics/per-object"]
+OPEN = ["health", "auth", "openapi.json", "/metrics", "/metrics/per-object"]
 
 
 @pytest.mark.parametrize("path", OPEN)
