@@ -158,7 +158,7 @@ impl Core {
                 true
             }
             Some(Reply::NotMember) => {
-                self.is_estranged();
+                self.note_estranged();
                 false
             }
             // A leader that does not know this node as a member sends nothing that would tell it who leads.
@@ -167,7 +167,7 @@ impl Core {
             {
                 let asked = self.ask(hint.node, &request, self.config.lease / 2);
                 if let Some(Reply::NotMember) = asked.await {
-                    self.is_estranged();
+                    self.note_estranged();
                 }
                 false
             }
@@ -176,7 +176,7 @@ impl Core {
     }
 
     /// The leader does not know this node as a member.
-    fn is_estranged(&self) {
+    fn note_estranged(&self) {
         self.estranged.store(true, Ordering::Release);
         self.kicks[BOOTSTRAP].notify_one();
     }

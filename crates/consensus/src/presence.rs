@@ -110,9 +110,8 @@ impl Core {
     pub(crate) fn is_marked_down(&self) -> bool {
         let target = self.target_incarnation();
         let table = self.machine.table().read();
-        table.node(self.me()).is_some_and(|known| {
-            known.incarnation > target || (known.incarnation == target && !known.up)
-        })
+        let known = table.node(self.me());
+        known.is_some_and(|known| known.has_ended(target))
     }
 
     /// The command that brings this node up as it is now, if the table shows it otherwise and it may come up.

@@ -119,8 +119,7 @@ async fn named(
     detail: Detail,
     name: &str,
 ) -> Result<Seen, Error> {
-    // Some clients write a space in a path as in a query. No name has a plus sign of its own.
-    let name = &name.replace('+', " ");
+    let name = &in_path(name);
     // Whose it is decides who may see it, so that one who may not learns that, and not that there is none.
     let observed = node.connections(detail, PEERS_DEADLINE).await;
     let found = observed.answers.into_iter().find_map(|(id, infos)| {
@@ -247,13 +246,18 @@ pub(crate) async fn channels_of_connection(
     Ok(Json(listing.of_rows(channel_rows(&seen))?))
 }
 
+/// A connection's or channel's name as it stands in a path: some clients write a space there as in a query. No name has a plus sign of its own.
+fn in_path(name: &str) -> String {
+    name.replace('+', " ")
+}
+
 /// A channel by its name, which is its connection's and its number in brackets.
 pub(crate) async fn channel_named(
     State(node): Shared,
     Extension(access): Extension<Access>,
     Names(name): Names<String>,
 ) -> Result<Json<Value>, Error> {
-    let name = name.replace('+', " ");
+    let name = in_path(&name);
     let none = || Error::not_found(format!("no channel '{name}'"));
     let (connection, _) = name.rsplit_once(" (").ok_or_else(none)?;
     let seen = named(&node, &access, Detail::Channels, connection)

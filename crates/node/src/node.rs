@@ -775,16 +775,11 @@ impl Node {
             .table()
             .read()
             .nodes()
-            .map(|n| (n.id, n.incarnation, n.up))
+            .map(|known| (known.id, known.last_ended()))
             .collect();
-        for (node, incarnation, up) in nodes {
+        // Of a node that is up, all sessions of earlier incarnations are gone; of one that is down, this one's, too.
+        for (node, ended) in nodes {
             if node != self.id {
-                // Of a node that is up, all sessions of earlier incarnations are gone; of one that is down, this one's, too.
-                let ended = Incarnation(if up {
-                    incarnation.0.saturating_sub(1)
-                } else {
-                    incarnation.0
-                });
                 self.to_all_lanes(|| LaneMessage::PeerGone(node, Some(ended)));
             }
         }

@@ -34,6 +34,22 @@ pub struct NodeRecord {
     pub up: bool,
 }
 
+impl NodeRecord {
+    /// Whether an incarnation of the node has ended: a later one came, or this one is not in service any more.
+    pub fn has_ended(&self, incarnation: Incarnation) -> bool {
+        self.incarnation > incarnation || (self.incarnation == incarnation && !self.up)
+    }
+
+    /// The last incarnation that has ended.
+    pub fn last_ended(&self) -> Incarnation {
+        if self.up {
+            Incarnation(self.incarnation.0.saturating_sub(1))
+        } else {
+            self.incarnation
+        }
+    }
+}
+
 /// Where a shard's replicas are, or are to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placed {

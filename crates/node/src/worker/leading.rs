@@ -110,16 +110,12 @@ impl Worker {
             }
         }
         for known in table.nodes() {
-            let before = Incarnation(known.incarnation.0.saturating_sub(1));
-            leading.note_ended(known.id, if known.up { before } else { known.incarnation });
+            leading.note_ended(known.id, known.last_ended());
         }
         let mut ended: BTreeMap<NodeId, Incarnation> = BTreeMap::new();
         for (session, _) in hosted.state.sessions() {
-            let is_over = table.node(session.node).is_none_or(|known| {
-                known.incarnation > session.incarnation
-                    || (known.incarnation == session.incarnation && !known.up)
-            });
-            if is_over {
+            let known = table.node(session.node);
+            if known.is_none_or(|known| known.has_ended(session.incarnation)) {
                 let last = ended.entry(session.node).or_default();
                 *last = (*last).max(session.incarnation);
             }
