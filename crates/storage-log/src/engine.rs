@@ -10,7 +10,7 @@ use warren_storage::{Damage, LogStore, Place, StorageError, StorageStats};
 
 use crate::Settings;
 use crate::disk::Disk;
-use crate::front::{Front, Stop};
+use crate::front::Front;
 use crate::mark::Mark;
 use crate::recover::recover;
 use crate::segments::Segments;
@@ -121,14 +121,14 @@ impl LogFiles {
 
     /// Refuses all writes from now on, because what the log is kept with has failed.
     pub fn stop(&self, error: &StorageError) {
-        self.shared.stop(error, false);
+        self.shared.stop(error);
     }
 
     /// The failure that has stopped the log, if one has.
     #[must_use]
     pub fn stopped(&self) -> Option<StorageError> {
         let front = self.shared.front.lock();
-        front.stopped.as_ref().map(|stop| stop.cause.clone())
+        front.stopped.clone()
     }
 
     /// The first damage that a read has found, if there was some.
@@ -159,14 +159,11 @@ impl LogFiles {
 
 impl Shared {
     /// Remembers the first failure, which refuses all later writes.
-    pub(crate) fn stop(&self, error: &StorageError, resumable: bool) {
+    pub(crate) fn stop(&self, error: &StorageError) {
         let mut front = self.front.lock();
         if front.stopped.is_none() {
             tracing::error!(%error, "the log takes no more writes");
-            front.stopped = Some(Stop {
-                cause: error.root().clone(),
-                resumable,
-            });
+            front.stopped = Some(error.root().clone());
         }
     }
 }

@@ -9,7 +9,6 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use std::sync::mpsc::channel;
 
 use bytes::Bytes;
 use parking_lot::MutexGuard;
@@ -38,15 +37,7 @@ pub(crate) struct Front {
     last_number: u64,
     pub(crate) closing: bool,
     /// The first failure of a write.
-    pub(crate) stopped: Option<Stop>,
-}
-
-/// Why nothing more is written.
-#[derive(Debug, Clone)]
-pub(crate) struct Stop {
-    pub(crate) cause: StorageError,
-    /// Whether the log's end is known to be clean, so that it can go on once there is room.
-    pub(crate) resumable: bool,
+    pub(crate) stopped: Option<StorageError>,
 }
 
 /// Records that lie back to back in a segment.
@@ -92,14 +83,6 @@ impl Front {
             closing: false,
             stopped: None,
         }
-    }
-
-    /// Goes back to what is synced.
-    pub(crate) fn forget_unsynced(&mut self) {
-        self.bounds = self.index.groups().collect();
-        self.records.clear();
-        self.tails.clear();
-        self.stopped = None;
     }
 
     fn bounds(&self, group: u64) -> LogBounds {
@@ -148,7 +131,7 @@ impl Shared {
         make: impl FnOnce(&mut Front, u64) -> Result<Change, StorageError>,
     ) {
         self.call(done, |front, number| match &front.stopped {
-            Some(stop) => Err(stop.cause.stopping()),
+            Some(cause) => Err(cause.stopping()),
             None => make(front, number),
         });
     }
@@ -324,16 +307,6 @@ impl LogStore for Shared {
             .and_then(|stored| record::decode(Address::Record { group, name }, stored))
             .inspect_err(|error| self.damage.note(error))
             .map(Some)
-    }
-
-    fn resume(&self) -> Result<(), StorageError> {
-        let (sender, receiver) = channel();
-        let done = Box::new(move |answer| {
-            // Nobody may be waiting any more.
-            let _ = sender.send(answer);
-        });
-        self.call(done, |_, _| Ok(Change::Resume));
-        receiver.recv().unwrap_or(Err(StorageError::Closed))
     }
 }
 

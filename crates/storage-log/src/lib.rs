@@ -10,8 +10,7 @@
 //!
 //! Invariants: nothing is answered before it is synced; frame n + 1 is written only once n is synced; an entry leaves the tail
 //! cache only once its place is in the index; a segment is freed only after a synced frame that no longer needs it. After a
-//! failed write nothing is written until the folder is opened again, but for a full disk: see
-//! [`LogStore::resume`](warren_storage::LogStore::resume).
+//! failed write, also for want of room, nothing is written until the folder is opened again.
 //!
 //! Memory: the tail cache of [`Settings`], the batch that is being written, and 16 bytes an entry that is on disk.
 //!

@@ -6,7 +6,6 @@
 //! then its loss is an error. Only a last frame that nothing proves has its whole body looked at.
 
 use std::fs::File;
-use std::io::IoSlice;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
@@ -48,24 +47,6 @@ pub(crate) struct Recovered {
     pub(crate) spares: Vec<u32>,
     /// A number that no file has.
     pub(crate) next_segment: u32,
-}
-
-impl Active {
-    /// Makes sure that nothing at the end passes for a frame, and goes there.
-    pub(crate) fn clean_end(&self, disk: &Disk) -> Result<(), StorageError> {
-        let seek = || {
-            let end = SeekFrom::Start(self.outline.end);
-            rustix::fs::seek(&*self.file, end)
-                .map_err(|error| disk.failed("go to the end of a segment", &error.into()))
-        };
-        seek()?;
-        if self.outline.end + FRAME_HEADER_BYTES as u64 <= self.bytes {
-            disk.write(&self.file, &mut [IoSlice::new(&[0; FRAME_HEADER_BYTES])])?;
-            disk.sync(&self.file)?;
-            seek()?;
-        }
-        Ok(())
-    }
 }
 
 /// A segment as it is read.

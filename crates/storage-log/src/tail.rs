@@ -98,13 +98,6 @@ impl TailCache {
         self.evict();
     }
 
-    /// Forgets everything, also what is not on disk.
-    pub(crate) fn clear(&mut self) {
-        self.tails.clear();
-        self.oldest.clear();
-        self.bytes = 0;
-    }
-
     /// The first index of a group that is cached, none if no entry is.
     pub(crate) fn first(&self, group: u64) -> Option<u64> {
         self.tails

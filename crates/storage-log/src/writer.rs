@@ -62,8 +62,6 @@ pub(crate) enum Change {
         name: &'static str,
         value: Bytes,
     },
-    /// Go on after a full disk.
-    Resume,
     Nothing,
 }
 
@@ -105,14 +103,10 @@ impl Writer {
 
     fn run(&mut self) {
         while let Some(calls) = next_calls(&self.shared) {
-            let written = match calls.front().map(|call| &call.change) {
-                Some(Change::Resume) => self.resume(),
-                _ => self.write(&calls).inspect_err(|error| {
-                    // What was to be written is not in the index, and the next frame goes where it began.
-                    let full = matches!(error, StorageError::Full { .. });
-                    self.shared.stop(error, full);
-                }),
-            };
+            let written = self.write(&calls);
+            if let Err(error) = &written {
+                self.shared.stop(error);
+            }
             Counters::add(&self.shared.counters.log_calls, calls.len());
             let removing = calls.iter().any(|call| call.change.removes());
             for call in calls {
@@ -130,8 +124,8 @@ impl Writer {
         let bytes: usize = calls.iter().map(|call| call.change.bytes()).sum();
         if bytes > 0 {
             // A write may have failed since these calls were taken in.
-            if let Some(stop) = &self.shared.front.lock().stopped {
-                return Err(stop.cause.stopping());
+            if let Some(cause) = &self.shared.front.lock().stopped {
+                return Err(cause.stopping());
             }
             let (header, began) = self.write_frame(calls, bytes)?;
             self.written(&header)?;
@@ -182,10 +176,10 @@ impl Writer {
             (Err(error), Some(begun)) => {
                 // Otherwise it would be taken for a segment that has lost its frames.
                 let segment = begun.header.segment;
-                return match shared.disk.remove(Kind::Segment, segment) {
-                    Ok(()) => Err(error),
-                    Err(_) => Err(not_clean(&shared, error)),
-                };
+                if let Err(stays) = shared.disk.remove(Kind::Segment, segment) {
+                    tracing::error!(error = %stays, "a segment that was begun in vain stays");
+                }
+                return Err(error);
             }
             (Err(error), None) => return Err(error),
         }
@@ -222,8 +216,10 @@ impl Writer {
         let segment = self.next_segment;
         self.next_segment += 1;
         let created = self.create_segment(segment, bytes);
-        if created.is_err() && self.shared.disk.remove(Kind::Segment, segment).is_err() {
-            return created.map_err(|error| not_clean(&self.shared, error));
+        if created.is_err()
+            && let Err(error) = self.shared.disk.remove(Kind::Segment, segment)
+        {
+            tracing::error!(%error, "a segment that was begun in vain stays");
         }
         created
     }
@@ -365,41 +361,6 @@ impl Writer {
         }
     }
 
-    /// Goes on after a full disk: the next frame goes where the last one ended, and there is room for a segment.
-    fn resume(&mut self) -> Result<(), StorageError> {
-        let shared = self.shared.clone();
-        let Some(stop) = shared.front.lock().stopped.clone() else {
-            return Ok(());
-        };
-        if !stop.resumable {
-            return Err(stop.cause.stopping());
-        }
-        if self.spares.is_empty() {
-            let spare = self.next_segment;
-            self.next_segment += 1;
-            let made = shared
-                .disk
-                .open_for_writing(spare)
-                .and_then(|file| shared.disk.allocate(&file, shared.segment_bytes));
-            if let Err(error) = made {
-                shared.disk.remove(Kind::Segment, spare)?;
-                return Err(error);
-            }
-            shared
-                .disk
-                .rename(spare, Kind::Segment, (spare, Kind::Spare))?;
-            self.spares.push(spare);
-        }
-        // A begun segment that was removed must not come back by a power loss, nor may what there is of the refused frame.
-        shared.disk.sync_folder()?;
-        if let Some(active) = &self.active {
-            active.clean_end(&shared.disk)?;
-        }
-        shared.front.lock().forget_unsynced();
-        tracing::info!("the log takes writes again");
-        Ok(())
-    }
-
     fn close(&mut self) {
         if let Some(active) = &mut self.active {
             write_outline(&self.shared, active);
@@ -414,12 +375,6 @@ fn write_outline(shared: &Shared, active: &mut Active) {
     }
 }
 
-/// A full disk after which the log's end is not clean: it cannot go on before the folder is opened again.
-fn not_clean(shared: &Shared, error: StorageError) -> StorageError {
-    shared.stop(&error, false);
-    error
-}
-
 /// Waits for calls; none: the log is closing and all is answered. To resume is a batch of its own.
 fn next_calls(shared: &Shared) -> Option<VecDeque<Call>> {
     let mut front = shared.front.lock();
@@ -432,14 +387,10 @@ fn next_calls(shared: &Shared) -> Option<VecDeque<Call>> {
     let (mut bytes, mut count) = (0usize, 0usize);
     for call in &front.queue {
         bytes = bytes.saturating_add(call.change.bytes());
-        let alone = matches!(call.change, Change::Resume);
-        if count > 0 && (alone || bytes > shared.batch_bytes) {
+        if count > 0 && bytes > shared.batch_bytes {
             break;
         }
         count += 1;
-        if alone {
-            break;
-        }
     }
     let rest = front.queue.split_off(count);
     Some(std::mem::replace(&mut front.queue, rest))
@@ -451,8 +402,7 @@ fn answer(call: Call, written: &Result<(), StorageError>) {
         Change::Append { .. }
         | Change::Truncate { .. }
         | Change::Purge { .. }
-        | Change::Record { .. }
-        | Change::Resume => written.clone().and(call.answer),
+        | Change::Record { .. } => written.clone().and(call.answer),
     };
     let done = call.done;
     // A caller's panic must not take the answers of all others with it.
@@ -470,7 +420,7 @@ impl Change {
             }
             Change::Record { name, value, .. } => ITEM_BYTES + name.len() + value.len(),
             Change::Truncate { .. } | Change::Purge { .. } => ITEM_BYTES,
-            Change::Resume | Change::Nothing => 0,
+            Change::Nothing => 0,
         }
     }
 
@@ -478,9 +428,7 @@ impl Change {
     fn removes(&self) -> bool {
         match self {
             Change::Truncate { .. } | Change::Purge { .. } => true,
-            Change::Append { .. } | Change::Record { .. } | Change::Resume | Change::Nothing => {
-                false
-            }
+            Change::Append { .. } | Change::Record { .. } | Change::Nothing => false,
         }
     }
 
@@ -500,7 +448,7 @@ impl Change {
             Change::Truncate { group, last_kept } => builder.truncate(*group, *last_kept),
             Change::Purge { group, through } => builder.purge(*group, *through),
             Change::Record { group, name, value } => builder.record(*group, name, value),
-            Change::Resume | Change::Nothing => {}
+            Change::Nothing => {}
         }
     }
 }

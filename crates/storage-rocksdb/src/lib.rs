@@ -6,8 +6,7 @@
 //! Layout: the logs in the folder `log`; column families `state` (what is small and long-lived), `queue` and `message`, with keys as
 //! in [`warren_storage::key`]. Applied state has no checksum of ours: RocksDB checks each block and each write-ahead record.
 //!
-//! Invariants: after the first failed write, of the logs or of the state, nothing is written until the folder is opened again,
-//! but for a log that was resumed after a full disk.
+//! Invariants: after the first failed write, of the logs or of the state, nothing is written until the folder is opened again.
 //!
 //! Cost: memory is the write buffers and the block cache of [`Settings`] and what its `log` says, whatever is stored.
 

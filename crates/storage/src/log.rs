@@ -82,10 +82,4 @@ pub trait LogStore: Send + Sync + 'static {
 
     /// A record's newest value, seen as soon as `put_record` has returned.
     fn get_record(&self, group: u64, name: &'static str) -> Result<Option<Bytes>, StorageError>;
-
-    /// Goes on after a write found no space ([`StorageError::Full`]), once there is room again. On `Ok` the log is what was
-    /// answered with `Ok`, nothing else: what was refused is gone, also from reads, so the caller looks at `bounds` and the
-    /// records anew. `Ok` too where nothing has failed. Any other failure lasts until the folder is opened again: this then
-    /// reports it. Blocks; must not be called from a `done`.
-    fn resume(&self) -> Result<(), StorageError>;
 }

@@ -335,41 +335,6 @@ fn a_done_may_call_the_log_again() {
 }
 
 #[test]
-fn a_log_goes_on_after_a_full_disk_with_what_was_answered_well() {
-    let disk = queued();
-    let storage = disk.open();
-    let answers = Answers::default();
-    let log = storage.log();
-    log.append(1, entries(1..=2), answers.done("fits"));
-    disk.pump();
-    log.append(1, entries(3..=3), answers.done("waits"));
-    disk.set_capacity(Some(disk.used_bytes()));
-    log.append(1, entries(4..=4), answers.done("too much"));
-    assert!(matches!(log.resume(), Err(StorageError::Full { .. })));
-    disk.set_capacity(None);
-    log.resume().unwrap();
-    assert_eq!(last(&storage), 2, "what was refused, or will be, is gone");
-    log.append(1, entries(3..=5), answers.done("goes on"));
-    disk.pump();
-    let come = answers.take();
-    let well: Vec<&str> = come
-        .iter()
-        .filter(|(_, answer)| answer.is_ok())
-        .map(|(name, _)| *name)
-        .collect();
-    assert_eq!((well, come.len()), (vec!["fits", "goes on"], 4));
-    assert_eq!(last(&storage), 5);
-
-    disk.fail_syncs(1);
-    log.append(1, entries(6..=6), answers.done("fails"));
-    disk.pump();
-    assert!(
-        matches!(log.resume(), Err(StorageError::Stopped { .. })),
-        "a failed sync is not forgotten"
-    );
-}
-
-#[test]
 fn what_rots_is_found_noted_and_well_again_where_nobody_wrote() {
     let disk = Disk::new();
     let storage = disk.open();

@@ -225,34 +225,6 @@ impl Platter {
         Ok(())
     }
 
-    /// Goes on after a full disk. A refused call changed nothing, and no other failure is forgotten.
-    pub(super) fn resume(&mut self) -> Result<(), StorageError> {
-        match self.stopped.take() {
-            None => Ok(()),
-            Some(full @ StorageError::Full { .. }) if self.is_full() => Err(self.stop(full)),
-            Some(full @ StorageError::Full { .. }) => {
-                self.forget_unsynced_calls(&full);
-                Ok(())
-            }
-            Some(cause) => Err(self.stop(cause).stopping()),
-        }
-    }
-
-    /// Calls that no sync has covered were to fail; they must not succeed now, after some of them have failed.
-    fn forget_unsynced_calls(&mut self, cause: &StorageError) {
-        for waiting in self.waiting.iter_mut() {
-            if waiting.change.take().is_some() {
-                waiting.answer = Err(cause.stopping());
-            }
-        }
-        self.logs = self.logs_synced.clone();
-    }
-
-    fn is_full(&self) -> bool {
-        self.capacity_bytes
-            .is_some_and(|capacity| self.logs.bytes + self.state.bytes >= capacity)
-    }
-
     fn stop(&mut self, cause: StorageError) -> StorageError {
         self.stopped = Some(cause.clone());
         cause

@@ -204,10 +204,6 @@ impl LogStore for Process {
             .record(group, name)
             .inspect_err(|error| self.damage.note(error))
     }
-
-    fn resume(&self) -> Result<(), StorageError> {
-        self.platter()?.resume()
-    }
 }
 
 impl StateStore for Process {
