@@ -1,6 +1,7 @@
 //! The simulated hosts that run nodes: disks that outlive them, and what each start does.
 
 use crate::certificates::Certificates;
+use crate::faults::Kind;
 use crate::network::HostNetwork;
 use crate::options::{Options, node_name};
 use crate::oracle::Oracle;
@@ -12,7 +13,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use turmoil::net::TcpListener;
-use warren_model::{Command, ShardId};
+use warren_model::{Command, Level, ShardId};
 use warren_node::{Config, Node, Settings};
 use warren_storage::Storage;
 use warren_storage::memory::{Completion, Disk, Job, Rot};
@@ -51,6 +52,8 @@ struct Inner {
     damage: RefCell<Vec<Damage>>,
     /// Nodes that have set damaged data aside and are to be started again.
     healing: RefCell<Vec<usize>>,
+    /// What each node's next start knows.
+    knows: RefCell<Vec<Level>>,
 }
 
 /// What has become of a disk that rots.
@@ -102,6 +105,7 @@ impl Cluster {
                 forgets: Cell::new(false),
                 damage: RefCell::new((0..hosts).map(|_| Damage::default()).collect()),
                 healing: RefCell::default(),
+                knows: RefCell::new((0..hosts).map(|node| first_level(options, node)).collect()),
             }),
         }
     }
@@ -141,6 +145,11 @@ impl Cluster {
     /// From now on the further node is to run.
     pub(crate) fn join(&self) {
         self.inner.joined.set(true);
+    }
+
+    /// From its next start on a node runs the newer release.
+    pub(crate) fn upgrade(&self, node: usize) {
+        self.inner.knows.borrow_mut()[node] = Level::NEWEST;
     }
 
     /// Tells a node to do something, if it runs.
@@ -354,8 +363,18 @@ impl Cluster {
             ),
             settings,
             free_disk: None,
+            knows: self.inner.knows.borrow()[number],
             first_user: Some(("guest".into(), "guest".into())),
         }
+    }
+}
+
+/// What a node knows at first. One that joins a cluster is of its newest release.
+fn first_level(options: &Options, node: usize) -> Level {
+    if options.kinds.contains(&Kind::Upgrade) && node < options.nodes {
+        Level::FIRST
+    } else {
+        Level::NEWEST
     }
 }
 

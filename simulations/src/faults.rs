@@ -10,6 +10,7 @@ use crate::options::{node_name, pick};
 use crate::oracle::Oracle;
 use rand::Rng;
 use rand::rngs::StdRng;
+use rand::seq::SliceRandom as _;
 use std::fmt;
 use std::time::Duration;
 
@@ -75,11 +76,13 @@ pub enum Kind {
     Rot,
     /// A node's clock leaps forward, by less than leases allow for.
     Jump,
+    /// A node of the older release is told to stop in good order, and started again as the newer one.
+    Upgrade,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::PowerLoss,
         Self::Kill,
         Self::PowerLossOfAll,
@@ -100,6 +103,7 @@ impl Kind {
         Self::Leave,
         Self::Rot,
         Self::Jump,
+        Self::Upgrade,
     ];
 
     /// Its name, for people.
@@ -126,6 +130,7 @@ impl Kind {
             Self::Leave => "leave",
             Self::Rot => "rot",
             Self::Jump => "jump",
+            Self::Upgrade => "upgrade",
         }
     }
 
@@ -139,7 +144,8 @@ impl Kind {
             | Self::SlowDisk
             | Self::FailingSync
             | Self::FullDisk
-            | Self::Jump => true,
+            | Self::Jump
+            | Self::Upgrade => true,
             Self::PowerLossOfAll
             | Self::Partition
             | Self::Cut
@@ -163,7 +169,8 @@ impl Kind {
             | Self::PowerLossOfAll
             | Self::Stop
             | Self::Wipe
-            | Self::Leave => true,
+            | Self::Leave
+            | Self::Upgrade => true,
             Self::Partition
             | Self::Cut
             | Self::OneWay
@@ -183,7 +190,7 @@ impl Kind {
 
     /// Whether it is drawn by itself, after the others: it came later, and seeds go on meaning what they meant.
     pub(crate) fn is_drawn_later(self) -> bool {
-        matches!(self, Self::Leave | Self::Rot | Self::Jump)
+        matches!(self, Self::Leave | Self::Rot | Self::Jump | Self::Upgrade)
     }
 
     /// Whether a run has it once at most.
@@ -229,7 +236,8 @@ impl Fault {
             | Kind::Wipe
             | Kind::Leave
             | Kind::Rot
-            | Kind::Jump => node == self.node,
+            | Kind::Jump
+            | Kind::Upgrade => node == self.node,
             // Nobody is to notice.
             Kind::Join | Kind::Move => false,
         }
@@ -264,7 +272,8 @@ impl fmt::Display for Fault {
             | Kind::FullDisk
             | Kind::Wipe
             | Kind::Leave
-            | Kind::Rot => write!(f, " of {node}"),
+            | Kind::Rot
+            | Kind::Upgrade => write!(f, " of {node}"),
             Kind::Jump => write!(f, " of {node} by {:?}", self.leap()),
         }?;
         write!(f, " for {:.1} s", self.lasts.as_secs_f64())
@@ -332,6 +341,30 @@ pub(crate) fn plan_apart(
         at += lasts;
     }
     faults
+}
+
+/// Adds an upgrade of each node to a plan, one after the other in some order.
+pub(crate) fn plan_upgrades(
+    rng: &mut StdRng,
+    faults: &mut Vec<Fault>,
+    nodes: usize,
+    work: Duration,
+) {
+    let each = work.saturating_sub(FIRST + STOP_LASTS) / u32::try_from(nodes).unwrap_or(u32::MAX);
+    let mut order: Vec<usize> = (0..nodes).collect();
+    order.shuffle(rng);
+    for (place, node) in (0u32..).zip(order) {
+        let fault = Fault {
+            at: FIRST + each * place + each.mul_f64(rng.random_range(0.0..0.7)),
+            lasts: STOP_LASTS + each.mul_f64(rng.random_range(0.0..0.3)),
+            kind: Kind::Upgrade,
+            node,
+            other: node,
+            which: rng.random(),
+        };
+        let place = faults.partition_point(|other| other.at <= fault.at);
+        faults.insert(place, fault);
+    }
 }
 
 /// Adds a fault of one kind to a plan, at some time. False if there is no time for it.
@@ -430,6 +463,10 @@ impl Driver {
                 (0..cluster.hosts()).for_each(|node| self.crash(node, true, sim, cluster, oracle))
             }
             Kind::Stop => cluster.order(node, Order::Stop),
+            Kind::Upgrade => {
+                cluster.upgrade(node);
+                cluster.order(node, Order::Stop);
+            }
             Kind::Wipe => {
                 self.crash(node, true, sim, cluster, oracle);
                 cluster.replace_disk(node);
@@ -487,7 +524,7 @@ impl Driver {
                 }
             }
             Kind::Leave => cluster.forget_gone(),
-            Kind::Stop => {
+            Kind::Stop | Kind::Upgrade => {
                 if sim.is_host_running(node_name(node)) {
                     self.crash(node, false, sim, cluster, oracle);
                 }
@@ -616,7 +653,8 @@ impl Driver {
                 | Kind::Move
                 | Kind::Leave
                 | Kind::Rot
-                | Kind::Jump => {}
+                | Kind::Jump
+                | Kind::Upgrade => {}
             }
         }
         let (from, to) = (node_name(a), node_name(b));

@@ -16,6 +16,8 @@ pub const QUEUES: u64 = 1_000_000;
 pub const METADATA: u64 = 2_000_000;
 /// Seeds from this one on are about leaders that others take for dead.
 pub const LEADERS: u64 = 3_000_000;
+/// Seeds from this one on are about clusters whose nodes are upgraded one after the other.
+pub const UPGRADES: u64 = 4_000_000;
 /// The first seeds of each sort lack the latest kinds of faults, and so go on meaning what they meant.
 const LATEST: u64 = 100;
 
@@ -97,6 +99,7 @@ impl Options {
     #[must_use]
     pub fn of(seed: u64, work: Option<Duration>) -> Self {
         let options = match seed {
+            UPGRADES.. => Self::of_upgrades(seed, work),
             LEADERS.. => Self::of_leaders(seed, work),
             METADATA.. => Self::of_metadata(seed, work),
             QUEUES.. => Self::of_queues(seed, work),
@@ -274,6 +277,16 @@ impl Options {
         // The queue fills up, and the consumers of one leader get ahead of the other's.
         options.slow_ms = vec![20, 200, 400];
         options.one_queue = true;
+        options
+    }
+
+    /// A run with whatever there is, whose nodes begin as an older release and are upgraded one after the other.
+    fn of_upgrades(seed: u64, work: Option<Duration>) -> Self {
+        let mut options = Self::of_everything(seed, work);
+        let mut rng = StdRng::seed_from_u64(seed ^ 0x1e7e1);
+        let (faults, nodes) = (&mut options.faults, options.nodes);
+        crate::faults::plan_upgrades(&mut rng, faults, nodes, options.work);
+        options.kinds.push(Kind::Upgrade);
         options
     }
 

@@ -4,7 +4,7 @@
 //! "Disturbed" is whatever may excuse a client's trouble: a fault's beginning or end, a change of the members, a lost lease. Invariants that hold in calm only
 //! ask how long ago the last one was.
 
-use crate::invariants::{Declares, Digests, Exclusives, HashRing, Holds, Homes, Messages};
+use crate::invariants::{Declares, Digests, Exclusives, HashRing, Holds, Homes, Levels, Messages};
 use crate::options::node_name;
 use crate::timeline::Timeline;
 use crate::workloads::traffic;
@@ -400,6 +400,8 @@ impl Oracle {
             }
             if moved || thorough {
                 verdicts.push((Homes::NAME, state.homes.check(&name, &table)));
+                let knows = node.config().knows;
+                verdicts.push((Levels::NAME, Levels::check(&name, table.level(), knows)));
             }
             if thorough {
                 verdicts.push((HashRing::NAME, state.ring.check(&name, &table)));

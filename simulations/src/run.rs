@@ -6,7 +6,7 @@
 use crate::certificates::Certificates;
 use crate::cluster::Cluster;
 use crate::faults::Driver;
-use crate::invariants::{Digests, Exclusives, Fact, Leaders, Space};
+use crate::invariants::{Digests, Exclusives, Fact, Leaders, Levels, Space};
 use crate::options::{Options, node_name};
 use crate::oracle::{Oracle, Phase, Violation};
 use crate::timeline::{Detail, Timeline};
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use turmoil::Sim;
-use warren_model::ShardId;
+use warren_model::{Level, ShardId};
 
 /// One step of the simulation.
 pub(crate) const TICK: Duration = Duration::from_millis(1);
@@ -253,6 +253,12 @@ impl<'a> Run<'a> {
             "all tables have come together",
             CHECKING,
             Self::tables_are_equal,
+        )?;
+        self.until(
+            Levels::NAME,
+            "the cluster has come to the newest level",
+            CHECKING,
+            |run| run.on_tables(|_, table| table.level() == Level::NEWEST),
         )?;
         while !self.step()? {}
         self.check_space()

@@ -106,6 +106,7 @@ async fn cluster(folder: &std::path::Path) -> (Vec<Metadata>, Vec<Arc<RocksStora
             incarnation,
             address: seed.address.clone(),
             version: 1,
+            level: warren_model::Level::NEWEST,
         };
         let transport = warren_transport::Config::new(
             seed.address.parse().unwrap(),

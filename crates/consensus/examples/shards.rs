@@ -179,6 +179,7 @@ async fn cluster(folder: &Path) -> Vec<Node> {
             incarnation: Incarnation(1),
             address: seed.address.clone(),
             version: 1,
+            level: warren_model::Level::NEWEST,
         };
         let transport = warren_transport::Config::new(
             seed.address.parse().unwrap(),

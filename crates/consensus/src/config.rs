@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use warren_model::{Command, Incarnation, NodeId};
+use warren_model::{Command, Incarnation, Level, NodeId};
 use warren_storage::StorageError;
 use warren_transport::PeerAddress;
 
@@ -29,6 +29,8 @@ pub struct Config {
     pub rejoins: bool,
     /// Shards of a cluster that this node founds.
     pub shards: u16,
+    /// The newest level that this node knows. Less than [`Level::NEWEST`] only where an older release is to be played.
+    pub knows: Level,
     /// Period of the leader's heartbeats.
     pub heartbeat: Duration,
     /// Least and greatest time without a leader after which a node stands for election.
@@ -71,6 +73,7 @@ impl Config {
             http: String::new(),
             rejoins: false,
             shards: 12,
+            knows: Level::NEWEST,
             heartbeat: Duration::from_millis(100),
             election_timeout: (Duration::from_millis(400), Duration::from_millis(800)),
             lease: Duration::from_millis(1500),
@@ -176,7 +179,28 @@ pub enum ProposeError {
         /// Why, for people.
         why: String,
     },
+    /// Not all nodes of the cluster can read the change: nothing was proposed.
+    #[error(
+        "the cluster has come to level {level}, and this takes level {needed}: some of its nodes run an older release; upgrade them all"
+    )]
+    Level {
+        /// The command's.
+        needed: Level,
+        /// The cluster's, as this node's table has it.
+        level: Level,
+    },
     /// This node's part in the group has stopped.
     #[error("this node is shutting down")]
     Stopped,
+}
+
+impl ProposeError {
+    /// Whether it is certain that nothing has changed, and nothing will.
+    #[must_use]
+    pub fn changed_nothing(&self) -> bool {
+        match self {
+            Self::Refused { .. } | Self::Level { .. } => true,
+            Self::NoQuorum { .. } | Self::TimedOut { .. } | Self::Stopped => false,
+        }
+    }
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use warren_model::{Incarnation, NodeId};
+use warren_model::{Incarnation, Level, NodeId};
 
 use crate::metadata::{Core, DUTIES};
 use crate::wire::{Reply, Request};
@@ -21,6 +21,10 @@ const ASK_AGAIN: Duration = Duration::from_millis(50);
 impl Core {
     /// Whether this node, which the table does not show as up, may come up now. Asks the leader if need be, and takes its time if not.
     pub(crate) async fn may_come_up(&self) -> bool {
+        if self.machine.table().read().level() < Level::CONTINUITY {
+            // The leader may be of a release that does not know the question.
+            return true;
+        }
         // Only the leader is sure to have all of the table.
         let leader = *self.leader.borrow();
         let may = match leader {

@@ -1,4 +1,4 @@
-//! What the leader does unasked: founding, marking silent nodes down, and keeping the membership in line with the table.
+//! What the leader does unasked: founding, marking silent nodes down, keeping the membership in line with the table, and raising the cluster's level.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use openraft::async_runtime::watch::WatchReceiver;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio::time::Instant;
-use warren_model::{Command, Incarnation, NodeId};
+use warren_model::{Command, Incarnation, Level, NodeId, planted};
 
 use crate::entry::Proposal;
 use crate::metadata::{Core, DUTIES};
@@ -29,6 +29,7 @@ impl Core {
                 self.found_cluster().await;
                 self.mark_down().await;
                 self.tend_membership().await;
+                self.raise_level().await;
             }
             self.look_around(DUTIES).await;
         }
@@ -46,7 +47,11 @@ impl Core {
             cluster,
             shards: self.config.shards,
         };
-        let commands = std::iter::once(found).chain(self.config.first_commands.iter().cloned());
+        let level = self.known_by_all();
+        let raised = (level > Level::FIRST).then_some(Command::RaiseLevel { level: level.0 });
+        let commands = std::iter::once(found)
+            .chain(raised)
+            .chain(self.config.first_commands.iter().cloned());
         for answer in self.proposer.propose(commands, DEADLINE) {
             match answer.await {
                 Ok(Ok(proposed)) => self.wait_applied(proposed.index).await,
@@ -85,6 +90,45 @@ impl Core {
             self.propose_while_leading(Command::NodeDown { node, incarnation })
                 .await;
         }
+    }
+
+    /// Raises the cluster's level once all its nodes know more.
+    async fn raise_level(&self) {
+        let level = self.machine.table().read().level();
+        if level >= self.config.knows {
+            return;
+        }
+        let known = self.known_by_all();
+        if known > level {
+            tracing::info!(%known, "all nodes know more: the cluster's level rises");
+            self.propose_while_leading(Command::RaiseLevel { level: known.0 })
+                .await;
+        }
+    }
+
+    /// The newest level that all members and all nodes of the table know. Of one that is not linked now nothing is known but the first.
+    fn known_by_all(&self) -> Level {
+        if planted!(LevelRaisedEarly) {
+            return self.config.knows;
+        }
+        let mut nodes: BTreeSet<NodeId> = {
+            let metrics = self.raft.metrics();
+            let now = metrics.borrow_watched();
+            now.membership_config
+                .nodes()
+                .map(|(node, _)| *node)
+                .collect()
+        };
+        nodes.extend(self.machine.table().read().nodes().map(|known| known.id));
+        nodes.remove(&self.me());
+        let links = self.links.lock();
+        let others = nodes
+            .iter()
+            .map(|node| links.get(node).map_or(Level::FIRST, |peer| peer.level));
+        others
+            .chain([self.config.knows])
+            .min()
+            .unwrap_or(Level::FIRST)
     }
 
     async fn propose_while_leading(&self, command: Command) {

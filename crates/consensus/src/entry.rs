@@ -5,7 +5,7 @@
 //!   kind 0       blank: no payload
 //!   kind 1       proposals: payload is a batch in the metadata group, the replica's own bytes in a shard's
 //!   kind 2       membership: payload is an archived [`MembershipRecord`]
-//! batch          version (1) archived [`Batch`]
+//! batch          level (1) archived [`Batch`]                           the [`Level`] of the newest command in it
 //! ```
 //! Archives are rkyv's (little endian, unaligned, 32 bit pointers) and are validated whenever they are read.
 
@@ -13,13 +13,13 @@ use bytes::Bytes;
 use openraft::entry::RaftEntry;
 use rkyv::rancor;
 use rkyv::{Archive, Deserialize, Serialize};
-use warren_model::{Command, Incarnation, NodeId, Outcome};
+use warren_model::{Command, Incarnation, Level, NodeId, Outcome};
 
 use crate::raft::{
     Entry, EntryPayload, LeaderId, LogId, Member, Membership, Payload, StoredMembership, Vote,
 };
 
-/// The version of stored entries and of batches.
+/// The version of stored entries and records.
 pub(crate) const VERSION: u8 = 1;
 const HEADER_BYTES: usize = 18;
 const BLANK: u8 = 0;
@@ -91,15 +91,38 @@ pub(crate) enum Settled {
 
 impl Batch {
     pub(crate) fn encode(&self) -> Result<Payload, Malformed> {
-        let mut bytes = vec![VERSION];
-        bytes = rkyv::api::high::to_bytes_in::<_, rancor::Error>(self, bytes)
+        let level = newest(&self.proposals);
+        let bytes = rkyv::api::high::to_bytes_in::<_, rancor::Error>(self, vec![level.0])
             .map_err(|e| Malformed::new("batch", e))?;
         Ok(Payload::new(bytes.into()))
     }
 
-    pub(crate) fn decode(payload: &Payload) -> Result<Self, Malformed> {
-        let archive = versioned(payload.bytes(), "batch")?;
+    /// Reads one of any level up to `known`.
+    pub(crate) fn decode(payload: &Payload, known: Level) -> Result<Self, Malformed> {
+        let archive = of_level(payload.bytes(), known, "batch")?;
         rkyv::from_bytes::<Self, rancor::Error>(archive).map_err(|e| Malformed::new("batch", e))
+    }
+}
+
+/// The level that it takes to read these.
+pub(crate) fn newest(proposals: &[Proposal]) -> Level {
+    let levels = proposals.iter().map(|proposal| proposal.command.level());
+    levels.max().unwrap_or(Level::FIRST)
+}
+
+/// Takes a level byte off, refusing what is beyond `known`.
+pub(crate) fn of_level<'a>(
+    bytes: &'a [u8],
+    known: Level,
+    what: &'static str,
+) -> Result<&'a [u8], Malformed> {
+    match bytes.split_first() {
+        Some((level, rest)) if (Level::FIRST..=known).contains(&Level(*level)) => Ok(rest),
+        Some((level, _)) => Err(Malformed::new(
+            what,
+            format!("level {level}, this release knows {known}; run the newer release"),
+        )),
+        None => Err(Malformed::new(what, "empty")),
     }
 }
 
@@ -377,7 +400,7 @@ mod tests {
     fn golden_batch_never_changes() {
         let bytes = batch().encode().unwrap();
         assert_eq!(hex(bytes.bytes()), GOLDEN_BATCH);
-        assert_eq!(Batch::decode(&bytes).unwrap(), batch());
+        assert_eq!(Batch::decode(&bytes, Level::NEWEST).unwrap(), batch());
     }
 
     const GOLDEN_BATCH: &str = concat!(
@@ -457,12 +480,15 @@ mod tests {
         }
         // A batch's length and checksum are the log store's; whatever it holds, reading it must not panic.
         let good = batch().encode().unwrap().into_bytes();
-        assert!(Batch::decode(&Payload::new(good.slice(..8))).is_err());
+        assert!(Batch::decode(&Payload::new(good.slice(..8)), Level::NEWEST).is_err());
         for at in 0..good.len() {
-            drop(Batch::decode(&Payload::new(good.slice(..at))));
+            drop(Batch::decode(
+                &Payload::new(good.slice(..at)),
+                Level::NEWEST,
+            ));
             let mut bad = good.to_vec();
             bad[at] ^= 0x81;
-            drop(Batch::decode(&Payload::new(bad.into())));
+            drop(Batch::decode(&Payload::new(bad.into()), Level::NEWEST));
         }
     }
 

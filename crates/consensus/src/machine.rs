@@ -26,7 +26,7 @@ use openraft::{OptionalSend, RaftSnapshotBuilder};
 use parking_lot::Mutex;
 use rkyv::rancor;
 use warren_model::planted;
-use warren_model::{Command, Incarnation, NodeId, Outcome};
+use warren_model::{Command, Incarnation, Level, NodeId, Outcome};
 use warren_routing::{NodeRecord, Table};
 use warren_storage::{Scan, Space, StateStore, StorageError, Write};
 
@@ -54,6 +54,8 @@ pub(crate) struct Machine {
     me: NodeId,
     /// The start of this node's process.
     started: Incarnation,
+    /// The newest level that it can read.
+    knows: Level,
     table: Arc<SharedTable>,
     state: Arc<dyn StateStore>,
     hooks: Arc<dyn Hooks>,
@@ -110,6 +112,7 @@ impl Machine {
     pub(crate) fn open(
         me: NodeId,
         started: Incarnation,
+        knows: Level,
         state: Arc<dyn StateStore>,
         hooks: Arc<dyn Hooks>,
         observer: Observer,
@@ -124,6 +127,7 @@ impl Machine {
         Ok(Self {
             me,
             started,
+            knows,
             table: Arc::new(SharedTable::new(restored.table)),
             state,
             hooks,
@@ -201,7 +205,7 @@ impl Machine {
         let mut results = Vec::new();
         let mut fresh: Vec<(NodeId, u64, usize)> = Vec::new();
         let mut commands = Vec::new();
-        for proposal in Batch::decode(payload)?.proposals {
+        for proposal in Batch::decode(payload, self.knows)?.proposals {
             match position.dedup.judge(
                 proposal.node,
                 proposal.incarnation,

@@ -110,6 +110,7 @@ impl Metadata {
         let machine = Machine::open(
             config.node,
             config.incarnation,
+            config.knows,
             storage.state(),
             hooks,
             observer,
@@ -219,9 +220,18 @@ impl Metadata {
         command: Command,
         deadline: Duration,
     ) -> impl Future<Output = Result<Proposed, ProposeError>> + Send + use<> {
-        let mut answers = self.core.proposer.propose([command], deadline);
+        let needed = command.level();
+        let level = self.core.machine.table().read().level();
+        let mut answers = if needed <= level {
+            self.core.proposer.propose([command], deadline)
+        } else {
+            Vec::new()
+        };
         let core = Arc::clone(&self.core);
         async move {
+            if needed > level {
+                return Err(ProposeError::Level { needed, level });
+            }
             let Some(answer) = answers.pop() else {
                 return Err(ProposeError::Stopped);
             };
@@ -332,7 +342,7 @@ impl Metadata {
     }
 
     pub(crate) fn serve(&self, from: NodeId, lane: Lane, frame: Frame, answer: Answer) {
-        match Request::decode(&frame.head) {
+        match Request::decode(&frame.head, self.core.config.knows) {
             Ok(request) => self.core.request(from, request, frame.bulk, answer),
             Err(error) => {
                 tracing::warn!(%from, ?lane, %error, "a request cannot be read");

@@ -21,16 +21,18 @@ use crate::wire::{Answer, Note, Reply, Request, unpack_entries};
 
 impl Core {
     pub(crate) fn admit(&self, peer: &Hello) -> Result<(), String> {
-        let ours = self
-            .machine
-            .table()
-            .read()
-            .cluster()
-            .map(|(cluster, _)| cluster);
+        let (ours, level) = {
+            let table = self.machine.table().read();
+            (table.cluster().map(|(cluster, _)| cluster), table.level())
+        };
         match (ours, peer.cluster) {
             (Some(ours), Some(theirs)) if ours != theirs => Err(format!(
                 "node '{}' belongs to cluster {theirs:032x}, node '{}' to cluster {ours:032x}: wipe the data folder of the one that is to join the other's cluster",
                 peer.name, self.config.name
+            )),
+            (Some(_) | None, Some(_) | None) if peer.level < level => Err(format!(
+                "node '{}' runs a release that knows level {}, and the cluster has come to level {level}: run the cluster's release on it",
+                peer.name, peer.level
             )),
             (Some(_) | None, Some(_) | None) => Ok(()),
         }

@@ -1,10 +1,11 @@
 //! What can be told of the metadata group, for people and for tests.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use openraft::async_runtime::watch::WatchReceiver;
 use tokio::time::Instant;
-use warren_model::NodeId;
+use warren_model::{Level, NodeId};
 
 use crate::metadata::Core;
 
@@ -27,6 +28,8 @@ pub struct Status {
     pub committed_index: Option<u64>,
     /// The first index that is still in this node's log, if anything was purged.
     pub purged_index: Option<u64>,
+    /// What all nodes know.
+    pub level: Level,
     /// Whether this node may route.
     pub lease_held: bool,
     /// The members, by id.
@@ -46,6 +49,8 @@ pub struct MemberStatus {
     pub up: bool,
     /// Whether this node has a link to it; a node has one to itself.
     pub linked: bool,
+    /// The newest level that it knows, if it is linked.
+    pub knows: Option<Level>,
     /// How long ago the leader heard of it last; known to the leader only.
     pub last_seen: Option<Duration>,
 }
@@ -54,7 +59,14 @@ impl Core {
     pub(crate) fn status(&self) -> Status {
         let metrics = self.raft.metrics();
         let now = metrics.borrow_watched().clone();
-        let links: Vec<NodeId> = self.links.lock().keys().copied().collect();
+        let mut known: BTreeMap<NodeId, Level> = {
+            let links = self.links.lock();
+            links
+                .iter()
+                .map(|(node, peer)| (*node, peer.level))
+                .collect()
+        };
+        known.insert(self.me(), self.config.knows);
         let seen: Vec<Option<Instant>> = self.ledger.with(|ledger| {
             now.membership_config
                 .nodes()
@@ -74,7 +86,8 @@ impl Core {
                     .voter_ids()
                     .any(|voter| voter == *node),
                 up: table.node(*node).is_some_and(|known| known.up),
-                linked: *node == self.me() || links.contains(node),
+                linked: known.contains_key(node),
+                knows: known.get(node).copied(),
                 last_seen: seen.map(|at| {
                     if *node == self.me() {
                         Duration::ZERO
@@ -92,6 +105,7 @@ impl Core {
             applied_index: table.index(),
             committed_index: now.cluster_committed.map(|id| id.index),
             purged_index: now.purged.map(|id| id.index),
+            level: table.level(),
             lease_held: self.lease.is_held(),
             members: members.collect(),
         }

@@ -1,6 +1,6 @@
 //! What the nodes of a group say to each other, and the little that this crate needs of a transport.
 //!
-//! A request's or message's head is a version byte and a [`Request`] or [`Note`] archive, a reply's a [`Reply`]; bulk
+//! A request's head is a byte with its [`Level`] and a [`Request`] archive, a message's a version byte and a [`Note`], a reply's a [`Reply`]; bulk
 //! carries log entries ([`pack_entries`]) or records of a snapshot ([`pack_record`]). Everything is validated on arrival.
 //! Before the head of a request to a shard's group stand the shard (`u16`, little endian) and a byte that says what its bulk is.
 
@@ -12,12 +12,12 @@ use futures::future::BoxFuture;
 use parking_lot::RwLock;
 use rkyv::rancor;
 use rkyv::{Archive, Deserialize, Serialize};
-use warren_model::{Incarnation, NodeId, ShardId};
+use warren_model::{Incarnation, Level, NodeId, ShardId};
 use warren_transport::{Frame, Lane, PeerAddress, ReplyTo, RequestError, Transport};
 
 use crate::entry::{
     LogIdRecord, Malformed, MembershipRecord, Proposal, Settled, VERSION, VoteRecord, decode_entry,
-    encode_entry, versioned,
+    encode_entry, newest, of_level, versioned,
 };
 use crate::raft::{Entry, EntryPayload};
 
@@ -218,7 +218,7 @@ impl Group {
             }
         };
         let shard = ShardId(u16::from_le_bytes([low, high]));
-        Ok((shard, form, Request::decode(request)?))
+        Ok((shard, form, Request::decode(request, Level::FIRST)?))
     }
 }
 
@@ -330,13 +330,7 @@ macro_rules! versioned_archive {
     ($type:ident, $what:literal) => {
         impl $type {
             pub(crate) fn encode(&self) -> Result<Bytes, Malformed> {
-                self.encode_after(Vec::new())
-            }
-
-            /// Encodes it behind what is in `bytes`.
-            fn encode_after(&self, mut bytes: Vec<u8>) -> Result<Bytes, Malformed> {
-                bytes.push(VERSION);
-                let bytes = rkyv::api::high::to_bytes_in::<_, rancor::Error>(self, bytes)
+                let bytes = rkyv::api::high::to_bytes_in::<_, rancor::Error>(self, vec![VERSION])
                     .map_err(|e| Malformed::new($what, e))?;
                 Ok(bytes.into())
             }
@@ -348,7 +342,46 @@ macro_rules! versioned_archive {
         }
     };
 }
-versioned_archive!(Request, "request");
+
+impl Request {
+    pub(crate) fn encode(&self) -> Result<Bytes, Malformed> {
+        self.encode_after(Vec::new())
+    }
+
+    /// Encodes it behind what is in `bytes`.
+    fn encode_after(&self, mut bytes: Vec<u8>) -> Result<Bytes, Malformed> {
+        bytes.push(self.level().0);
+        let bytes = rkyv::api::high::to_bytes_in::<_, rancor::Error>(self, bytes)
+            .map_err(|e| Malformed::new("request", e))?;
+        Ok(bytes.into())
+    }
+
+    /// Reads one of any level up to `known`.
+    pub(crate) fn decode(bytes: &[u8], known: Level) -> Result<Self, Malformed> {
+        rkyv::from_bytes::<Self, rancor::Error>(of_level(bytes, known, "request")?)
+            .map_err(|e| Malformed::new("request", e))
+    }
+
+    /// The least level at which the receiver can read it.
+    fn level(&self) -> Level {
+        match self {
+            Request::Append { .. }
+            | Request::Vote(_)
+            | Request::PreVote(_)
+            | Request::Transfer { .. }
+            | Request::Snapshot { .. }
+            | Request::Renew { .. }
+            | Request::Release { .. }
+            | Request::ReadIndex
+            | Request::Probe
+            | Request::Promise { .. }
+            | Request::Join { .. } => Level::FIRST,
+            Request::Propose { proposals } => newest(proposals),
+            Request::ComeUp => Level::CONTINUITY,
+        }
+    }
+}
+
 versioned_archive!(Reply, "reply");
 versioned_archive!(Note, "message");
 
@@ -462,13 +495,19 @@ mod tests {
             committed: None,
         };
         let bytes = request.encode().unwrap();
-        assert_eq!(Request::decode(&bytes).unwrap(), request);
+        assert_eq!(Request::decode(&bytes, Level::FIRST).unwrap(), request);
         for cut in 0..bytes.len() {
-            assert!(Request::decode(&bytes[..cut]).is_err(), "cut to {cut}");
+            assert!(
+                Request::decode(&bytes[..cut], Level::NEWEST).is_err(),
+                "cut to {cut}"
+            );
         }
         let mut newer = bytes.to_vec();
-        newer[0] = 2;
-        assert!(Request::decode(&newer).is_err());
+        newer[0] = Level::NEWEST.0 + 1;
+        assert!(Request::decode(&newer, Level::NEWEST).is_err());
+        let newer = Request::ComeUp.encode().unwrap();
+        assert!(Request::decode(&newer, Level::NEWEST).is_ok());
+        assert!(Request::decode(&newer, Level::FIRST).is_err());
     }
 
     #[test]

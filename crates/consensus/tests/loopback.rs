@@ -105,6 +105,7 @@ async fn cluster() -> Vec<Node> {
             incarnation,
             address: seed.address.clone(),
             version: 1,
+            level: warren_model::Level::NEWEST,
         };
         let transport = warren_transport::Config::new(
             seed.address.parse().unwrap(),

@@ -136,6 +136,7 @@ pub(crate) async fn cluster(
             "up": member.up,
             "linked": member.linked,
             "voter": member.voter,
+            "level": member.knows.map(|level| level.0),
             "incarnation": known.map(|known| known.incarnation.0),
             "last_seen_ms": member.last_seen.map(|ago| u64::try_from(ago.as_millis()).unwrap_or(u64::MAX)),
         });
@@ -152,6 +153,7 @@ pub(crate) async fn cluster(
         "term": status.term,
         "applied_index": status.applied_index,
         "committed_index": status.committed_index,
+        "level": status.level.0,
         "lease_held": status.lease_held,
         "members": members.collect::<Vec<_>>(),
     })))

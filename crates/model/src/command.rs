@@ -185,6 +185,11 @@ pub enum Command {
         /// At most [`IMPORTED_QUEUES_MAX`] queues are among them.
         definitions: Vec<Definition>,
     },
+    /// All nodes know this level: what it has brought may be written from now on. One that is not beyond the cluster's changes nothing.
+    RaiseLevel {
+        /// A [`Level`](crate::Level).
+        level: u8,
+    },
 }
 
 /// What is said of a virtual host.

@@ -115,7 +115,8 @@ impl TryFrom<Command> for Definition {
             | Command::ClearTopicPermissions { .. }
             | Command::DrainNode { .. }
             | Command::DeleteParameter(_)
-            | Command::Import { .. } => return Err(Box::new(command)),
+            | Command::Import { .. }
+            | Command::RaiseLevel { .. } => return Err(Box::new(command)),
         })
     }
 }

@@ -57,6 +57,7 @@ bugs! {
     StoredMessagesLost "stored-messages-lost" "messages are not written when they move from the log to the store",
     ChecksumIgnored "checksum-ignored" "stored records are served whatever their checksum says",
     LeaseMarginMissing "lease-margin-missing" "a leader counts leases by its own clock as if all clocks were one",
+    LevelRaisedEarly "level-raised-early" "the cluster's level rises although some of its nodes know less",
     RefusedButSent "refused-but-sent" "publishes that a leader may have taken are refused",
 }
 

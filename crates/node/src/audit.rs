@@ -91,6 +91,7 @@ impl Deed {
                 Outcome::Done | Outcome::Queue { .. } => ("ok", String::new()),
                 Outcome::Retry => ("not done", "to be tried again".into()),
             },
+            Err(error) if error.changed_nothing() => ("refused", error.to_string()),
             // Nobody knows: it may still be applied.
             Err(error) => ("unknown", error.to_string()),
         };
@@ -121,7 +122,8 @@ impl Deed {
             | Command::NodeUp(_)
             | Command::NodeDown { .. }
             | Command::SessionClosed { .. }
-            | Command::PlaceShards { .. } => None,
+            | Command::PlaceShards { .. }
+            | Command::RaiseLevel { .. } => None,
             Command::NodeForgotten { node } => {
                 Self::new("node.forget", "", &node.to_string(), nothing())
             }

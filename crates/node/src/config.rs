@@ -3,6 +3,7 @@
 use crate::alarms::FreeDisk;
 use std::net::SocketAddr;
 use std::time::Duration;
+use warren_model::Level;
 use warren_model::command::PasswordHashing;
 use warren_session::Limits;
 use warren_transport::{PeerAddress, Tls};
@@ -30,6 +31,8 @@ pub struct Config {
     pub rejoins: bool,
     /// Shards of a cluster that this node founds.
     pub shards: u16,
+    /// The newest level that this node knows: [`Level::NEWEST`], unless it plays an older release in a simulation.
+    pub knows: Level,
     /// Certificates for the links between nodes.
     pub tls: Tls,
     /// Where randomness comes from; `None`: the system. Given in simulation.

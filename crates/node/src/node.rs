@@ -50,7 +50,7 @@ use warren_transport::{
 /// Version of RabbitMQ whose behaviour clients may count on.
 const COMPATIBLE_VERSION: &str = "4.3.0";
 /// Version of what nodes say to each other.
-const LINK_VERSION: u32 = 1;
+const LINK_VERSION: u32 = 2;
 /// The alarm ends when this part of the limit is used.
 const ALARM_CLEAR: f64 = 0.9;
 /// Why connections of an incarnation that is over are closed.
@@ -204,6 +204,7 @@ impl Node {
         group.seeds = config.peers.clone();
         group.rejoins = config.rejoins;
         group.shards = config.shards;
+        group.knows = config.knows;
         group.first_commands = first_commands;
         let wiring = Arc::new(Wiring(Arc::downgrade(&node)));
         let metadata = Metadata::open(group, storage, wiring.clone()).await?;
@@ -225,6 +226,7 @@ impl Node {
             incarnation,
             address: config.address.clone(),
             version: LINK_VERSION,
+            level: config.knows,
         };
         let mut links = warren_transport::Config::new(
             config.bind,

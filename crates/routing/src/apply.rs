@@ -3,7 +3,7 @@
 use crate::import;
 use crate::table::Table;
 use warren_model::command::Place;
-use warren_model::{Command, NodeId, Outcome, QueueId, ShardId};
+use warren_model::{Command, Level, NodeId, Outcome, QueueId, ShardId};
 
 /// Ids of queues that an entry can give.
 const IDS: usize = 1 << 16;
@@ -204,6 +204,10 @@ impl Table {
             } => self.set_vhost_limit(vhost, *limit, *value, applied),
             Command::SetUserLimit { user, limit, value } => {
                 self.set_user_limit(user, *limit, *value, applied)
+            }
+            Command::RaiseLevel { level } => {
+                self.raise_level(Level(*level), applied);
+                Ok(())
             }
             Command::Import { .. } => unreachable!("applied by the caller, which has its ids"),
         };

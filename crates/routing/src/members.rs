@@ -13,7 +13,7 @@ use crate::apply::{Applied, Event};
 use crate::record;
 use crate::table::Table;
 use warren_model::command::{NodeUp, Placement};
-use warren_model::{Incarnation, NodeId, Outcome, QueueId, Refusal, SessionId, ShardId};
+use warren_model::{Incarnation, Level, NodeId, Outcome, QueueId, Refusal, SessionId, ShardId};
 
 /// A node as the table knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -394,6 +394,22 @@ impl Table {
                 applied,
                 record::epoch_key(),
                 &record::epoch_value(epoch - 1),
+                value,
+            ),
+        }
+    }
+
+    pub(crate) fn raise_level(&mut self, level: Level, applied: &mut Applied) {
+        if level <= self.level() {
+            return;
+        }
+        let value = record::level_value(level);
+        match self.level.replace(level) {
+            None => self.put(applied, record::level_key(), value),
+            Some(before) => self.replace(
+                applied,
+                record::level_key(),
+                &record::level_value(before),
                 value,
             ),
         }

@@ -10,7 +10,7 @@ use warren_model::command::{
     ApplyTo, ParameterKey, PasswordHashing, Permission, Place, Policy, TopicPermission, User,
     UserLimit, VhostDetails, VhostLimit,
 };
-use warren_model::{Incarnation, NodeId, QueueId, SessionId, ShardId};
+use warren_model::{Incarnation, Level, NodeId, QueueId, SessionId, ShardId};
 
 use crate::limits::Limits;
 use crate::members::{NodeRecord, Placed};
@@ -39,6 +39,7 @@ pub(crate) mod kind {
     pub const USER_LIMITS: u8 = 17;
     pub const VHOST_DETAILS: u8 = 18;
     pub const PARAMETER: u8 = 19;
+    pub const LEVEL: u8 = 20;
 }
 
 /// Records that do not make a table: written by a newer release, damaged, or not a complete set.
@@ -111,6 +112,7 @@ pub(crate) enum Record<'a> {
     UserLimits(String, Limits<UserLimit>),
     VhostDetails(String, VhostDetails),
     Parameter(ParameterKey, String),
+    Level(Level),
 }
 
 #[derive(Clone, Copy)]
@@ -151,6 +153,14 @@ pub(crate) fn epoch_value(epoch: u64) -> Vec<u8> {
     let mut out = vec![VERSION];
     out.extend_from_slice(&epoch.to_be_bytes());
     out
+}
+
+pub(crate) fn level_key() -> Vec<u8> {
+    vec![kind::LEVEL]
+}
+
+pub(crate) fn level_value(level: Level) -> Vec<u8> {
+    vec![VERSION, level.0]
 }
 
 pub(crate) fn node_key(node: NodeId) -> Vec<u8> {
@@ -473,6 +483,7 @@ fn read<'a>(k: &mut Reader<'a>, v: &mut Reader<'a>) -> Option<Record<'a>> {
             shards: v.u16()?,
         },
         kind::EPOCH => Record::Epoch(v.u64()?),
+        kind::LEVEL => Record::Level(Level(v.u8()?)),
         kind::NODE => Record::Node(read_node(NodeId(k.u64()?), v)?),
         kind::SHARD => Record::Shard(ShardId(k.u16()?), NodeId(v.u64()?)),
         kind::PLACEMENT => {

@@ -37,6 +37,9 @@ impl Table {
             .draining
             .iter()
             .map(|node| (record::draining_key(*node), record::draining_value()));
+        let level = self
+            .level
+            .map(|level| (record::level_key(), record::level_value(level)));
         let users = self
             .users
             .values()
@@ -67,6 +70,7 @@ impl Table {
             .chain(self.limit_records())
             .chain(self.vhost_details_records())
             .chain(self.parameter_records())
+            .chain(level)
     }
 
     fn definitions(&self) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> + '_ {
@@ -129,6 +133,7 @@ impl Table {
         match Record::decode(key, value)? {
             Record::Cluster { id, shards } => twice(self.cluster.replace((id, shards)).is_some()),
             Record::Epoch(epoch) => twice(std::mem::replace(&mut self.epoch, epoch) > 0),
+            Record::Level(level) => twice(self.level.replace(level).is_some()),
             Record::Node(node) => twice(self.nodes.insert(node.id, node).is_some()),
             Record::Shard(shard, node) => twice(self.shards.insert(shard, node).is_some()),
             Record::Placement(shard, placed) => {

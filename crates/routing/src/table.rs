@@ -17,7 +17,7 @@ use hashbrown::HashTable;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use warren_model::command::{ParameterKey, Permission, User, UserLimit, VhostDetails, VhostLimit};
-use warren_model::{Incarnation, NodeId, QueueId, Refusal, SessionId, ShardId};
+use warren_model::{Incarnation, Level, NodeId, QueueId, Refusal, SessionId, ShardId};
 
 /// The replicated routing table of one node.
 ///
@@ -26,6 +26,8 @@ use warren_model::{Incarnation, NodeId, QueueId, Refusal, SessionId, ShardId};
 pub struct Table {
     pub(crate) index: u64,
     pub(crate) epoch: u64,
+    /// None before it was raised for the first time.
+    pub(crate) level: Option<Level>,
     pub(crate) digest: Digest,
     /// Identity and number of shards.
     pub(crate) cluster: Option<(u128, u16)>,
@@ -110,6 +112,11 @@ impl Table {
     /// The ring's epoch: grows with each command that changed the members or a shard's owner.
     pub fn epoch(&self) -> u64 {
         self.epoch
+    }
+
+    /// What all nodes of the cluster know. It never falls.
+    pub fn level(&self) -> Level {
+        self.level.unwrap_or(Level::FIRST)
     }
 
     /// How many bindings there are, in all virtual hosts.

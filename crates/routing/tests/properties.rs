@@ -182,6 +182,7 @@ fn single() -> impl Strategy<Value = Command> {
         }),
         1 => Just(Command::DeleteVhost { name: "/".into() }),
         2 => Just(Command::PutVhost { name: "/".into() }),
+        1 => (1..4u8).prop_map(|level| Command::RaiseLevel { level }),
     ]
 }
 

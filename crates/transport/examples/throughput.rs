@@ -96,6 +96,7 @@ async fn link() -> (Transport, Transport, Arc<Count>) {
             incarnation: Incarnation(1),
             address: "127.0.0.1:1".into(),
             version: 1,
+            level: warren_model::Level::NEWEST,
         };
         let mut config = Config::new("127.0.0.1:0".parse().unwrap(), hello, tls, peers);
         if let Ok(window) = std::env::var("LANE_WINDOW") {

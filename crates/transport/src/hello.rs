@@ -1,11 +1,12 @@
 //! What two nodes say of themselves when a link opens.
 //!
 //! On the wire, integers little-endian, and first of all the version, so that even versions that share nothing else can name each other:
-//! `u32 version`, `u16 len` (bytes that follow), `u8 has_cluster`, `u128 cluster`, `u64 node`, `u64 incarnation`, `u16 len` name, `u16 len` address.
+//! `u32 version`, `u16 len` (bytes that follow), `u8 has_cluster`, `u128 cluster`, `u64 node`, `u64 incarnation`, `u16 len` name, `u16 len` address,
+//! `u8 level`. What follows is of a newer release, and passed over.
 
 use bytes::BufMut;
 use quinn::RecvStream;
-use warren_model::{Incarnation, NodeId};
+use warren_model::{Incarnation, Level, NodeId};
 
 /// What a node says of itself when a link opens; both sides check the other's.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -20,15 +21,20 @@ pub struct Hello {
     pub incarnation: Incarnation,
     /// `host:port` at which the other nodes reach this one.
     pub address: String,
-    /// Version of the protocol between nodes; links are opened between equal versions only.
+    /// Version of the protocol of links, of their frames and lanes; links are opened between equal versions only.
     pub version: u32,
+    /// The newest level that the node knows of what is said over links.
+    pub level: Level,
 }
 
 /// Longest name, in bytes.
 pub(crate) const NAME_LEN_MAX: usize = 255;
 /// Longest address, in bytes.
 pub(crate) const ADDRESS_LEN_MAX: usize = 1_024;
-const BODY_LEN_MAX: usize = 1 + 16 + 8 + 8 + 2 + NAME_LEN_MAX + 2 + ADDRESS_LEN_MAX;
+/// Room for what newer releases say.
+const MORE_LEN_MAX: usize = 256;
+const BODY_LEN_MAX: usize =
+    1 + 16 + 8 + 8 + 2 + NAME_LEN_MAX + 2 + ADDRESS_LEN_MAX + 1 + MORE_LEN_MAX;
 
 impl Hello {
     /// Whether it can be sent at all: names and addresses have limits.
@@ -59,6 +65,7 @@ impl Hello {
             body.put_u16_le(u16::try_from(text.len()).unwrap_or(u16::MAX));
             body.put_slice(text.as_bytes());
         }
+        body.put_u8(self.level.0);
         let mut bytes = Vec::new();
         bytes.put_u32_le(self.version);
         bytes.put_u16_le(u16::try_from(body.len()).unwrap_or(u16::MAX));
@@ -107,6 +114,7 @@ impl Hello {
             String::from_utf8(body.split_off(..usize::from(len))?.to_vec()).ok()
         };
         let (name, address) = (text()?, text()?);
+        let level = Level(*body.first()?);
         let hello = Hello {
             cluster: has_cluster.then_some(cluster),
             node: NodeId(node),
@@ -114,8 +122,9 @@ impl Hello {
             incarnation: Incarnation(incarnation),
             address,
             version,
+            level,
         };
-        (body.is_empty() && hello.validate().is_ok()).then_some(hello)
+        hello.validate().is_ok().then_some(hello)
     }
 }
 
@@ -145,6 +154,7 @@ mod tests {
             incarnation: Incarnation(3),
             address: "host:25672".into(),
             version: 9,
+            level: Level(3),
         }
     }
 
@@ -169,9 +179,9 @@ mod tests {
             assert_eq!(Hello::decode(9, &body[..cut]), None, "cut to {cut}");
         }
         assert_eq!(
-            Hello::decode(9, &[body.clone(), vec![0]].concat()),
-            None,
-            "with a byte too many"
+            Hello::decode(9, &[body, vec![0]].concat()),
+            Some(hello()),
+            "what a newer release adds is passed over"
         );
         let unnamed = Hello {
             name: String::new(),

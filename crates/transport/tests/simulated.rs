@@ -26,6 +26,7 @@ fn config(tls: Tls, name: &str, id: u64, incarnation: u64) -> Config {
         incarnation: Incarnation(incarnation),
         address: format!("{name}:{PORT}"),
         version: 1,
+        level: warren_model::Level::NEWEST,
     };
     let peers = ["a", "b"]
         .map(|name| PeerAddress {

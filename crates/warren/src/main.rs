@@ -445,6 +445,7 @@ fn node_config(file: &File, tls: Tls) -> Config {
             metrics_objects_max: file.http.metrics_objects_max,
             logs: ShardLogs::default(),
         },
+        knows: warren_model::Level::NEWEST,
         first_user: Some(("guest".into(), "guest".into())),
     }
 }

@@ -66,9 +66,9 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-const CLUSTER: &str = r#"{"cluster":"warren","leader":2,"term":3,"applied_index":17,"lease_held":true,"members":[
-    {"name":"node1","node":1,"address":"127.0.0.1:7671","amqp":"127.0.0.1:5672","http":"{address}","up":true,"voter":true,"draining":false,"shards_placed":16,"shards_led":9,"incarnation":1,"last_seen_ms":12},
-    {"name":"node2","node":2,"address":"127.0.0.1:7672","amqp":"127.0.0.1:5673","http":"{address}","up":false,"voter":true,"draining":true,"shards_placed":7,"shards_led":0,"incarnation":4,"last_seen_ms":90000}]}"#;
+const CLUSTER: &str = r#"{"cluster":"warren","leader":2,"term":3,"level":2,"applied_index":17,"lease_held":true,"members":[
+    {"name":"node1","node":1,"address":"127.0.0.1:7671","amqp":"127.0.0.1:5672","http":"{address}","up":true,"voter":true,"level":2,"draining":false,"shards_placed":16,"shards_led":9,"incarnation":1,"last_seen_ms":12},
+    {"name":"node2","node":2,"address":"127.0.0.1:7672","amqp":"127.0.0.1:5673","http":"{address}","up":false,"voter":true,"level":null,"draining":true,"shards_placed":7,"shards_led":0,"incarnation":4,"last_seen_ms":90000}]}"#;
 
 #[test]
 fn cluster_status_shows_leader_and_nodes() {
@@ -78,7 +78,7 @@ fn cluster_status_shows_leader_and_nodes() {
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     assert!(
         shown.starts_with(
-            "cluster warren, leader node2, term 3, applied index 17, this node may route: yes\n"
+            "cluster warren, leader node2, term 3, level 2, applied index 17, this node may route: yes\n"
         ),
         "{shown}"
     );
@@ -87,12 +87,13 @@ fn cluster_status_shows_leader_and_nodes() {
         .find(|line| line.contains("node2") && line.contains("7672"))
         .map_or_else(Vec::new, |line| line.split_whitespace().collect());
     assert_eq!(
-        row[..10],
+        row[..11],
         [
             "2",
             "node2",
             "no",
             "yes",
+            "-",
             "yes",
             "7",
             "0",

@@ -10,6 +10,7 @@ mod hash_ring;
 mod holds;
 mod homes;
 mod leaders;
+mod levels;
 mod messages;
 mod patterns;
 mod space;
@@ -22,13 +23,14 @@ pub use hash_ring::HashRing;
 pub use holds::Holds;
 pub use homes::Homes;
 pub use leaders::Leaders;
+pub use levels::Levels;
 pub use messages::{Delivery, Messages};
 pub use patterns::matches;
 pub use space::Space;
 pub use stakes::Stake;
 
 /// Names of all invariants, and what they say.
-pub const ALL: [(&str, &str); 16] = [
+pub const ALL: [(&str, &str); 17] = [
     (
         Digests::NAME,
         "tables of equal applied index have equal digests",
@@ -60,6 +62,10 @@ pub const ALL: [(&str, &str); 16] = [
     (
         Leaders::NAME,
         "soon after the last fault every shard is led by its preferred leader, and every node knows it",
+    ),
+    (
+        Levels::NAME,
+        "the cluster's level is the newest that all its nodes know soon after the last was upgraded, and never more",
     ),
     (
         Space::NAME,

@@ -129,6 +129,7 @@ async fn nodes_of_two_clusters_refuse_each_other() {
         incarnation: warren_model::Incarnation(1),
         address: "b:1".into(),
         version: 1,
+        level: warren_model::Level::NEWEST,
     };
     let refusal = world.at("a").admit(&stranger).unwrap_err();
     assert!(refusal.contains("belongs to cluster"), "{refusal}");

@@ -3,6 +3,7 @@
 mod bootstrap;
 mod failover;
 mod leases;
+mod levels;
 mod net;
 mod proposals;
 mod restarts;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
-use warren_model::{Incarnation, NodeId};
+use warren_model::{Incarnation, Level, NodeId};
 use warren_transport::{Frame, Hello, Lane, PeerAddress, RequestError};
 
 use crate::Metadata;
@@ -68,6 +68,7 @@ impl Net {
         id: NodeId,
         name: &str,
         incarnation: Incarnation,
+        knows: Level,
         seeds: &[PeerAddress],
         metadata: &Metadata,
     ) {
@@ -78,6 +79,7 @@ impl Net {
             incarnation,
             address: format!("{name}:1"),
             version: 1,
+            level: knows,
         };
         let peers = seeds.iter().map(|peer| peer.name.clone()).collect();
         self.state.lock().nodes.insert(
@@ -147,6 +149,7 @@ impl Net {
                         incarnation: Incarnation(0),
                         address: String::new(),
                         version: 1,
+                        level: warren_model::Level::NEWEST,
                     };
                     told.push((peer.metadata.clone(), hello.unwrap_or(gone)));
                 }

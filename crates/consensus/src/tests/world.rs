@@ -7,7 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use warren_model::command::{Binding, DeclareExchange, DeclareQueue, Destination, Place};
-use warren_model::{Command, Incarnation, NodeId, Outcome, SessionId, ShardId};
+use warren_model::{Command, Incarnation, Level, NodeId, Outcome, SessionId, ShardId};
 use warren_storage::memory::{Completion, Disk};
 use warren_transport::PeerAddress;
 
@@ -25,6 +25,8 @@ pub(crate) struct World {
 pub(crate) struct Node {
     pub(crate) id: NodeId,
     incarnation: u64,
+    /// What its next start knows.
+    pub(crate) knows: Level,
     seeds: Vec<PeerAddress>,
     pub(crate) disk: Disk,
     pub(crate) running: Option<Metadata>,
@@ -110,6 +112,7 @@ impl World {
         let node = Node {
             id: NodeId(id),
             incarnation: 0,
+            knows: Level::NEWEST,
             seeds: seeds.to_vec(),
             disk: disk(),
             running: None,
@@ -132,13 +135,20 @@ impl World {
         );
         config.seeds = node.seeds.clone();
         config.shards = 4;
+        config.knows = node.knows;
         (self.adjust)(&mut config);
         let storage = Arc::new(node.disk.open());
         let metadata = Metadata::open(config, storage, node.hooks.clone())
             .await
             .unwrap();
-        self.net
-            .add(node.id, name, incarnation, &node.seeds, &metadata);
+        self.net.add(
+            node.id,
+            name,
+            incarnation,
+            node.knows,
+            &node.seeds,
+            &metadata,
+        );
         metadata.start_on(self.net.wire(node.id));
         node.running = Some(metadata);
         self.net.relink();

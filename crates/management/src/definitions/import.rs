@@ -116,9 +116,11 @@ async fn carry_out(node: &Arc<Node>, who: Who, definitions: Definitions) -> Resu
         let who = || who.clone();
         let proposed = node.propose_for(&who, Command::Import { definitions }, DEADLINE);
         let proposed = proposed.await.map_err(|error| {
-            Error::unavailable(format!(
-                "{error}; whether the definitions are imported is not known: import again, which does no harm"
-            ))
+            Error::unavailable(if error.changed_nothing() {
+                format!("nothing is imported: {error}")
+            } else {
+                format!("{error}; whether the definitions are imported is not known: import again, which does no harm")
+            })
         })?;
         match proposed.outcome {
             Outcome::Refused(refusal) => return Err(refused(&refusal)),

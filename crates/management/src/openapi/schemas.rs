@@ -189,7 +189,7 @@ fn answered() -> Map<String, Value> {
         ("Membership", "name:s node:s"),
         (
             "Cluster",
-            "node:s term:n applied_index:n lease_held:b members:a",
+            "node:s term:n applied_index:n level:n lease_held:b members:a",
         ),
         (
             "Ring",

@@ -75,6 +75,7 @@ async fn start_with(peers: &[&str], settings: Settings) -> Arc<Node> {
         seed: None,
         settings,
         free_disk: None,
+        knows: warren_model::Level::NEWEST,
         first_user: Some(("guest".into(), "guest".into())),
     };
     Node::start(

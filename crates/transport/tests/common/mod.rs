@@ -225,6 +225,7 @@ pub fn config(tls: Tls, name: &str, id: u64, peers: Vec<PeerAddress>) -> Config 
         incarnation: Incarnation(1),
         address: "127.0.0.1:1".into(),
         version: 1,
+        level: warren_model::Level::NEWEST,
     };
     Config::new("127.0.0.1:0".parse().unwrap(), hello, tls, peers)
 }

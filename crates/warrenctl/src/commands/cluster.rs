@@ -12,11 +12,12 @@ use crate::failure::Failure;
 use crate::output::{self, Table};
 
 /// The columns of the table of nodes.
-const MEMBERS: [&str; 12] = [
+const MEMBERS: [&str; 13] = [
     "node",
     "name",
     "up",
     "voter",
+    "level",
     "draining",
     "shards_placed",
     "shards_led",
@@ -264,10 +265,11 @@ fn status(context: &Context) -> Result<(), Failure> {
     output::print(context.format, &answer, || {
         let field = |name: &str| output::cell(answer.get(name).unwrap_or(&Value::Null));
         format!(
-            "cluster {}, leader {}, term {}, applied index {}, this node may route: {}\n\n{}",
+            "cluster {}, leader {}, term {}, level {}, applied index {}, this node may route: {}\n\n{}",
             field("cluster"),
             leader(&answer, members),
             field("term"),
+            field("level"),
             field("applied_index"),
             field("lease_held"),
             Table::of(&MEMBERS, members)
