@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use warren_model::planted::{self, Bug};
-use warren_simulations::options::{LEADERS, METADATA, QUEUES};
+use warren_simulations::options::{LEADERS, METADATA, QUEUES, UPGRADES};
 
 /// Names the bug of a process.
 const VARIABLE: &str = "WARREN_PLANTED_BUG";
@@ -164,7 +164,7 @@ fn known() -> anyhow::Result<BTreeMap<&'static str, Vec<u64>>> {
 
 /// Some seeds of each kind.
 fn usual_seeds() -> Vec<u64> {
-    let kinds = [(1, 4), (QUEUES, 4), (METADATA, 3), (LEADERS, 2)];
+    let kinds = [(1, 4), (QUEUES, 4), (METADATA, 3), (LEADERS, 2), (UPGRADES, 1)];
     kinds
         .iter()
         .flat_map(|(first, count)| *first..first + count)

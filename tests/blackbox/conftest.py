@@ -103,6 +103,10 @@ class Nodes:
             return self.used[(node - 1) % len(self.used)]
         return 1 if self.mode == "one" else node
 
+    def api(self) -> Api:
+        """The HTTP API of a node in use: while nodes are restarted, not of the one whose turn it is."""
+        return self.target.api(self.number(1))
+
     @property
     def distinct(self) -> list[int]:
         """The nodes in use: one, or all."""

@@ -45,18 +45,18 @@ def test_a25_missing_and_forbidden_vhosts(nodes, names):
         assert connection.alive
 
     user = names("user")
-    nodes.target.api(1).put("users", user, body={"password": "secret", "tags": ""})
+    nodes.api().put("users", user, body={"password": "secret", "tags": ""})
     try:
         closed = refused_vhost(nodes, nodes.vhost, node=2, user=user, password="secret")
         assert user in closed.text and nodes.vhost in closed.text, closed
-        nodes.target.api(1).put("permissions", nodes.vhost, user, body={"configure": "^$", "write": ".*", "read": ".*"})
+        nodes.api().put("permissions", nodes.vhost, user, body={"configure": "^$", "write": ".*", "read": ".*"})
         with nodes.connect(3, user=user, password="secret") as connection:
             ch = connection.channel()
             ch.send("queue.declare", queue="q1")
             closed = ch.expect_close(403, "queue.declare")
             assert closed.text.startswith(f"ACCESS_REFUSED - access to queue 'q1' in vhost '{nodes.vhost}' refused for user '{user}'"), closed
     finally:
-        nodes.target.api(1).delete("users", user)
+        nodes.api().delete("users", user)
 
 
 @pytest.mark.parametrize("stem", ["a/b", "50%", "%2F", "sp ace", "żółw", "a.b#c?d"])
