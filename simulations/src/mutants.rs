@@ -164,7 +164,13 @@ fn known() -> anyhow::Result<BTreeMap<&'static str, Vec<u64>>> {
 
 /// Some seeds of each kind.
 fn usual_seeds() -> Vec<u64> {
-    let kinds = [(1, 4), (QUEUES, 4), (METADATA, 3), (LEADERS, 2), (UPGRADES, 1)];
+    let kinds = [
+        (1, 4),
+        (QUEUES, 4),
+        (METADATA, 3),
+        (LEADERS, 2),
+        (UPGRADES, 1),
+    ];
     kinds
         .iter()
         .flat_map(|(first, count)| *first..first + count)

@@ -374,6 +374,7 @@ impl Oracle {
         let routes = node.metadata().may_route();
         let table = node.metadata().table().read();
         let (now, name) = (self.now(), node_name(number));
+        let running = self.running();
         let mut changes = None;
         let mut verdicts: Vec<(&'static str, Result<(), String>)> = Vec::new();
         {
@@ -400,8 +401,12 @@ impl Oracle {
             }
             if moved || thorough {
                 verdicts.push((Homes::NAME, state.homes.check(&name, &table)));
-                let knows = node.config().knows;
-                verdicts.push((Levels::NAME, Levels::check(&name, table.level(), knows)));
+            }
+            if moved {
+                let known = running
+                    .iter()
+                    .map(|(other, node)| (*other, node.config().knows));
+                verdicts.push((Levels::NAME, Levels::check(table.level(), known)));
             }
             if thorough {
                 verdicts.push((HashRing::NAME, state.ring.check(&name, &table)));

@@ -1,5 +1,6 @@
 //! The cluster's level is the newest that all its nodes know, soon after the last of them was upgraded, and never more.
 
+use crate::options::node_name;
 use warren_model::Level;
 
 /// The check; it needs no memory.
@@ -10,14 +11,18 @@ impl Levels {
     /// Its name.
     pub const NAME: &str = "levels";
 
-    /// A cluster that has come to `level`, of whose nodes one knows `known`.
-    pub(crate) fn check(node: &str, level: Level, known: Level) -> Result<(), String> {
-        if level <= known {
-            return Ok(());
+    /// A cluster that has come to `level`, and what its running nodes know.
+    pub(crate) fn check(
+        level: Level,
+        mut known: impl Iterator<Item = (usize, Level)>,
+    ) -> Result<(), String> {
+        match known.find(|(_, knows)| *knows < level) {
+            None => Ok(()),
+            Some((node, knows)) => Err(format!(
+                "the cluster has come to level {level}, and {} knows {knows}",
+                node_name(node)
+            )),
         }
-        Err(format!(
-            "by its table {node} belongs to a cluster of level {level}, and knows {known}"
-        ))
     }
 }
 
@@ -27,9 +32,12 @@ mod tests {
 
     #[test]
     fn a_node_that_knows_too_little_is_found() {
-        assert!(Levels::check("n1", Level(2), Level(2)).is_ok());
-        assert!(Levels::check("n1", Level(1), Level(2)).is_ok());
-        let found = Levels::check("n1", Level(2), Level(1)).unwrap_err();
-        assert!(found.contains("n1"), "{found}");
+        let check = |level, known: &[u8]| {
+            Levels::check(Level(level), known.iter().copied().map(Level).enumerate())
+        };
+        assert_eq!(check(2, &[2, 2, 3]), Ok(()));
+        assert_eq!(check(1, &[1, 2]), Ok(()));
+        let found = check(2, &[2, 2, 1]).unwrap_err();
+        assert!(found.contains("n3"), "{found}");
     }
 }
