@@ -1,6 +1,8 @@
 """The audit log: who did what, from where, and what came of it."""
 
 import json
+import shutil
+import time
 
 import pytest
 
@@ -106,3 +108,74 @@ def test_a_file_that_is_moved_away_is_followed_by_another(cluster):
     eventually(declared, 10, "a new file")
     recorded(cluster, action="vhost.declare", object="rotated")
     assert records(cluster, "audit.1")
+
+
+def test_nodes_that_come_and_go(tmp_path):
+    """Nodes that join, stop, come back, are drained, replaced and forgotten are recorded once in the cluster, and those that may not come in, too."""
+    from_environment().skip_on("rabbitmq", "it is Warren's")
+    cluster = OwnCluster(tmp_path / "members", size=3)
+    for node in cluster.nodes:
+        with open(node.folder / "node.toml", "a") as file:
+            file.write(f'\n[audit]\nfile = "{node.folder}/audit"\n')
+
+    def found(**fields):
+        lines = [line for node in cluster.nodes if (node.folder / "audit").exists() for line in (node.folder / "audit").read_text().splitlines()]
+        return [r for r in map(json.loads, lines) if all(r.get(key) == value for key, value in fields.items())]
+
+    def once(**fields):
+        eventually(lambda: found(**fields), 20, f"a record of {fields}")
+        (record,) = found(**fields)
+        assert (record["outcome"], record["via"]) == ("ok", "link" if record["event"] == "membership" else "http")
+        return record
+
+    def back(number):
+        cluster.start(number)
+        eventually(lambda: all(m["up"] and m["voter"] for m in cluster.view(1)["members"]) and len(cluster.view(1)["members"]) == 3, 30, "all are up")
+
+    try:
+        cluster.up()
+        for node in cluster.nodes:
+            record = once(action="node.join", object=node.name)
+            assert record["peer"] == f"127.0.0.1:{node.quic}" and record["detail"].endswith("incarnation 1")
+        cluster.nodes[2].stop()
+        once(action="node.down", object="node3")
+        back(3)
+        assert once(action="node.up", object="node3")["detail"].endswith("incarnation 2")
+        api = cluster.api(1)
+        was = {m["name"]: m["node"] for m in cluster.view(1)["members"]}["node3"]
+        for verb in ("drain", "revive"):
+            api.post("cluster", verb, "node3")
+            record = once(action=f"node.{verb}")
+            assert (record["user"], record["object"], record["detail"]) == ("guest", "node3", f"id {was}") and record["peer"].startswith("127.0.0.1:")
+        cluster.kill(3)
+        shutil.rmtree(cluster.nodes[2].folder / "data")
+        back(3)
+        assert was in once(action="node.replace", object="node3")["detail"]
+        cluster.nodes[2].stop()
+        eventually(lambda: [m["name"] for m in cluster.view(1)["members"] if not m["up"]] == ["node3"], 20, "it is down")
+        with pytest.raises(ApiError):
+            api.post("cluster", "forget", "node2")  # it is up: refused before anything is proposed
+        api.post("cluster", "forget", "node3")
+        assert once(action="node.forget", object="node3")["user"] == "guest"
+        once(action="node.leave", object="node3")
+        assert not found(action="node.join", object="node3")[1:], "it joined once, and was replaced later"
+        # One that belongs to another cluster tries again and again, and is recorded once for each node that refuses it.
+        stranger = cluster.stranger("node4", "other")
+        cluster.configure(stranger, {})
+        stranger.start()
+        eventually(stranger.healthy, 20, "the other cluster's node is healthy")
+        stranger.stop()
+        cluster.configure(stranger)
+        stranger.start()
+        try:
+            def refused():
+                return [r for r in found(event="membership", action="node.link") if "node4" in r["object"]]
+
+            eventually(refused, 20, "it is refused")
+            time.sleep(3)  # for more attempts
+            assert len(refused()) <= 2 and all(r["outcome"] == "refused" and "belongs to cluster" in r["reason"] for r in refused()), refused()
+            assert all(r["peer"].startswith("127.0.0.1:") for r in refused())
+        finally:
+            stranger.stop()
+    finally:
+        cluster.down()

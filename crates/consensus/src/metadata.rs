@@ -294,6 +294,12 @@ impl Metadata {
             .is_ok()
     }
 
+    /// The group's leader, as far as this node knows.
+    #[must_use]
+    pub fn leader(&self) -> Option<NodeId> {
+        *self.core.leader.borrow()
+    }
+
     /// What can be told of the group now.
     #[must_use]
     pub fn status(&self) -> Status {

@@ -195,6 +195,12 @@ async fn identify(node: &Arc<Node>, login: Login) -> Result<(Access, Login), Err
         peer,
     } = &login;
     if let Err(why) = node.authenticate(user, password, peer.ip()).await {
+        if node.metadata().table().read().users().next().is_none() {
+            // Nobody could log in, whatever the password: the node has just been started.
+            return Err(Error::unavailable(
+                "this node has no users yet: it has not founded or joined a cluster so far",
+            ));
+        }
         audit::login_refused(&login.who(), &why);
         tracing::info!(%peer, why, "a login to the HTTP API was refused");
         return Err(Error::not_authorised("Login failed"));

@@ -3,6 +3,7 @@
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use std::fmt::Write;
+use warren_node::Latency;
 
 const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -43,6 +44,17 @@ impl Exposition {
         self.family(name, "counter", help);
         self.sample(name, &[], value);
     }
+
+    /// A series of a family of histograms.
+    pub(crate) fn histogram(&mut self, name: &str, label: (&str, &str), latency: &Latency) {
+        let bucket = format!("{name}_bucket");
+        for (bound, count) in &latency.buckets {
+            self.sample(&bucket, &[label, ("le", &bound.to_string())], count);
+        }
+        self.sample(&bucket, &[label, ("le", "+Inf")], latency.count);
+        self.sample(&format!("{name}_sum"), &[label], latency.sum);
+        self.sample(&format!("{name}_count"), &[label], latency.count);
+    }
 }
 
 impl IntoResponse for Exposition {
@@ -67,6 +79,17 @@ mod tests {
         out.gauge("a", "What it is", 1.5);
         out.family("b", "counter", "Other");
         out.sample("b", &[("x", "a\"b\\c\nd"), ("y", "")], 7);
+        let latency = Latency {
+            buckets: vec![(0.0005, 1), (5.0, 2)],
+            count: 3,
+            sum: 7.25,
+        };
+        let mut times = Exposition::default();
+        times.histogram("t", ("group", "g"), &latency);
+        assert_eq!(
+            times.0,
+            "t_bucket{group=\"g\",le=\"0.0005\"} 1\nt_bucket{group=\"g\",le=\"5\"} 2\nt_bucket{group=\"g\",le=\"+Inf\"} 3\nt_sum{group=\"g\"} 7.25\nt_count{group=\"g\"} 3\n"
+        );
         assert_eq!(
             out.0,
             "# TYPE a gauge\n# HELP a What it is\na 1.5\n# TYPE b counter\n# HELP b Other\nb{x=\"a\\\"b\\\\c\\nd\",y=\"\"} 7\n"

@@ -39,6 +39,7 @@ mod queues;
 mod replicas;
 mod router;
 mod serve;
+mod spans;
 mod stats;
 mod status;
 mod topic_permissions;

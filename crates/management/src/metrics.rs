@@ -87,6 +87,37 @@ const MESSAGES: [(&str, &str, &str, &str); 11] = [
     ),
 ];
 
+/// What comes and goes: ours, RabbitMQ's name without prefix and suffix, and what it is.
+const CHURN: [(&str, &str, &str); 7] = [
+    (
+        "connection_created",
+        "connections_opened",
+        "Connections opened",
+    ),
+    (
+        "connection_closed",
+        "connections_closed",
+        "Connections closed",
+    ),
+    ("channel_created", "channels_opened", "Channels opened"),
+    ("channel_closed", "channels_closed", "Channels closed"),
+    (
+        "queue_declared",
+        "queues_declared",
+        "Declarations of queues, of new ones and of such as were there",
+    ),
+    (
+        "queue_created",
+        "queues_created",
+        "Queues created, told by the metadata group's leader of the time",
+    ),
+    (
+        "queue_deleted",
+        "queues_deleted",
+        "Queues deleted, told by the metadata group's leader of the time",
+    ),
+];
+
 /// Name, help, and where the numbers of a family of series come from.
 type Family<T, N> = (&'static str, &'static str, fn(&T) -> N);
 
@@ -97,6 +128,7 @@ pub(crate) async fn aggregated(State(node): Shared) -> Response {
     queues(&mut out, &node.own_queue_counts().await);
     table(&mut out, &node);
     group(&mut out, &node);
+    commits(&mut out, &node);
     shards(&mut out, &node);
     links(&mut out, &node);
     out.into_response()
@@ -137,16 +169,10 @@ async fn clients(out: &mut Exposition, node: &Arc<Node>) {
         "Open connections",
         process.connections,
     );
-    out.counter(
-        "rabbitmq_connections_opened_total",
-        "Connections opened",
-        process.connections_opened,
-    );
-    out.counter(
-        "rabbitmq_connections_closed_total",
-        "Connections closed",
-        process.connections_closed,
-    );
+    for (ours, name, help) in CHURN {
+        let total = process.churn.get(ours).map_or(0, |rated| rated.total);
+        out.counter(&format!("rabbitmq_{name}_total"), help, total);
+    }
     out.gauge("rabbitmq_channels", "Open channels", channels.len());
     let consumers: u64 = channels.iter().map(|c| u64::from(c.consumers)).sum();
     let name = "rabbitmq_channel_consumers";
@@ -162,6 +188,9 @@ async fn clients(out: &mut Exposition, node: &Arc<Node>) {
     let name = "rabbitmq_connection_outgoing_bytes_total";
     out.counter(name, "Bytes sent to clients", process.sent_bytes);
     messages(out, &process.stats);
+    let name = "warren_queue_writes_denied_total";
+    let help = "Queues that messages did not go to because their publishers may not write to them";
+    out.counter(name, help, node.queue_writes_denied());
     resources(out, node, &process);
 }
 
@@ -368,6 +397,16 @@ fn group(out: &mut Exposition, node: &Node) {
     out.gauge("warren_raft_voters", "Voters of the metadata group", voters);
     let held = u8::from(status.lease_held);
     out.gauge("warren_lease_held", "1 while this node may route", held);
+}
+
+/// How long commits take.
+fn commits(out: &mut Exposition, node: &Node) {
+    let name = "warren_commit_seconds";
+    let help = "From the proposal until it is committed and applied: of changes that clients asked of this node (metadata), until every node that may route has made them; of entries of the shards that this node leads (shards)";
+    out.family(name, "histogram", help);
+    let (metadata, shards) = node.commit_latency();
+    out.histogram(name, ("group", "metadata"), &metadata);
+    out.histogram(name, ("group", "shards"), &shards);
 }
 
 /// The groups of the shards that this node has replicas of, under the names that RabbitMQ has for the groups of quorum queues: sums over them.

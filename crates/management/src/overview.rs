@@ -46,11 +46,10 @@ pub(crate) async fn overview(
             }
         }
     }
-    let (mut opened, mut closed) = (0, 0);
+    let mut churn = MessageStats::new();
     let mut more_listeners = Vec::new();
     for (id, process) in &observed.answers {
-        opened += process.connections_opened;
-        closed += process.connections_closed;
+        add_stats(&mut churn, &process.churn);
         if access.is_monitor() {
             add_stats(&mut stats, &process.stats);
         }
@@ -73,7 +72,7 @@ pub(crate) async fn overview(
         "rates_mode": "basic",
         "exchange_types": EXCHANGE_TYPES.map(|name| json!({"name": name, "enabled": true})),
         "message_stats": stats::described(&stats),
-        "churn_rates": {"connection_created": opened, "connection_closed": closed},
+        "churn_rates": stats::described(&churn),
         "object_totals": {
             "connections": connections,
             "channels": channels,

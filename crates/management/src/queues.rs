@@ -330,6 +330,27 @@ pub(crate) async fn delete(
     Ok(StatusCode::NO_CONTENT)
 }
 
+/// RabbitMQ's actions on mirrored queues. Replicas here are always brought up to date by themselves, so that there is nothing to start or stop.
+pub(crate) async fn act(
+    State(node): Shared,
+    Names((vhost, name)): Names<(String, String)>,
+    body: Result<Body, Error>,
+) -> Result<StatusCode, Error> {
+    let is_there = {
+        let table = node.metadata().table().read();
+        table.queue(&vhost, &name).is_some()
+    };
+    if !is_there {
+        return Err(none(&vhost, &name));
+    }
+    match body?.text("action")? {
+        "sync" | "cancel_sync" => Ok(StatusCode::NO_CONTENT),
+        other => Err(Error::bad_request(format!(
+            "unknown action '{other}': there are sync and cancel_sync"
+        ))),
+    }
+}
+
 pub(crate) fn none(vhost: &str, name: &str) -> Error {
     Error::not_found(format!("no queue '{name}' in vhost '{vhost}'"))
 }

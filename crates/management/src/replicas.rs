@@ -8,6 +8,7 @@ use crate::error::Error;
 use crate::extract::{Body, Names};
 use crate::{Shared, change};
 use axum::extract::State;
+use axum::http::StatusCode;
 use axum::{Extension, Json};
 use serde_json::{Value, json};
 use warren_model::command::Place;
@@ -117,4 +118,37 @@ pub(crate) async fn transfer_leader(
     }
     let table = node.metadata().table().read();
     Ok(Json(of_shard(&node, &table, shard)))
+}
+
+/// Shards that were given to another node than the ring puts first: to whom, and who would lead them at home, if that one could.
+pub(crate) fn given(table: &Table) -> impl Iterator<Item = (ShardId, NodeId, NodeId)> + '_ {
+    table.shard_overrides().filter_map(|(shard, to)| {
+        let home = *table.placement(shard)?.replicas.first()?;
+        let could = table.node(home).is_some_and(|known| known.up) && !table.is_draining(home);
+        (home != to && could).then_some((shard, to, home))
+    })
+}
+
+/// Lets the ring decide again who leads each shard: leaderships that were given to other nodes go home. Answers when that is decided, as RabbitMQ does; each moves when
+/// its node has caught up.
+pub(crate) async fn rebalance(
+    State(node): Shared,
+    Extension(access): Extension<Access>,
+) -> Result<StatusCode, Error> {
+    let home: Vec<(ShardId, NodeId)> = {
+        let table = node.metadata().table().read();
+        given(&table)
+            .map(|(shard, _, home)| (shard, home))
+            .collect()
+    };
+    tracing::info!(
+        user = access.name,
+        shards = home.len(),
+        "leaderships are rebalanced"
+    );
+    for (shard, to) in home {
+        // One whose node has just gone down stays where it is.
+        change(&node, Command::MoveShard { shard, to }).await?;
+    }
+    Ok(StatusCode::NO_CONTENT)
 }

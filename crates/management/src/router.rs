@@ -6,11 +6,11 @@ use crate::error::Error;
 use crate::{
     PEERS_DEADLINE, access, bindings, checks, connections, exchanges, globals, limits, log,
     membership, messages, metrics, openapi, overview, parameters, permissions, policies, queues,
-    replicas, status, topic_permissions, users, vhosts,
+    replicas, spans, status, topic_permissions, users, vhosts,
 };
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::StatusCode;
-use axum::middleware::{Next, from_fn_with_state};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post, put};
 use axum::{Extension, Router};
@@ -91,6 +91,7 @@ pub fn router(node: Arc<Node>) -> Router {
         })
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .layer(Extension(bounds))
+        .layer(from_fn(spans::of_request))
         .with_state(node)
 }
 
@@ -303,6 +304,8 @@ fn definitions() -> Router<Arc<Node>> {
             "/api/queues/{vhost}/{queue}",
             get(queues::get).put(queues::put).delete(queues::delete),
         )
+        .route("/api/queues/{vhost}/{queue}/actions", post(queues::act))
+        .route("/api/rebalance/queues", post(replicas::rebalance))
         .route(
             "/api/queues/quorum/{vhost}/{queue}/status",
             get(replicas::status),

@@ -3,7 +3,7 @@
 use crate::access::Access;
 use crate::error::Error;
 use crate::extract::Parameters;
-use crate::{Shared, arguments, membership};
+use crate::{Shared, arguments, membership, replicas};
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -106,6 +106,14 @@ pub(crate) async fn ring(
                 "to": preferred.and_then(name),
             })
         });
+    let given = replicas::given(&table).map(|(shard, from, to)| {
+        json!({
+            "shard": shard.0,
+            "what": "leadership",
+            "from": name(from),
+            "to": name(to),
+        })
+    });
     Ok(Json(json!({
         "epoch": ownership.epoch(),
         "shards": ownership.shards(),
@@ -113,6 +121,7 @@ pub(crate) async fn ring(
         "owners": owners.collect::<Vec<_>>(),
         "placements": shards.collect::<Vec<_>>(),
         "moves": moves.collect::<Vec<_>>(),
+        "given": given.collect::<Vec<_>>(),
     })))
 }
 

@@ -117,7 +117,13 @@ async fn a_node_without_a_cluster_is_unavailable() {
         body["reason"].as_str().unwrap().contains("cluster"),
         "{body}"
     );
-    assert_eq!(api.try_get("queues").await.0, 401, "there are no users yet");
+    let (status, body) = api.try_get("queues").await;
+    assert_eq!(status, 503);
+    assert!(
+        body["reason"].as_str().unwrap().contains("no users yet"),
+        "{body}"
+    );
+    assert_eq!(api.authorized(None).try_get("queues").await.0, 401);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -476,4 +482,25 @@ async fn an_address_whose_logins_fail_too_often_has_to_wait() {
         "the right one is not seen"
     );
     assert_eq!(api.try_get("whoami").await.0, 200, "from elsewhere it is");
+}
+
+/// RabbitMQ's routes that have little to do here.
+#[tokio::test(flavor = "multi_thread")]
+async fn rebalancing_and_actions_on_queues_are_taken() {
+    let api = ready().await;
+    assert_eq!(api.put("queues/%2F/q", json!({"durable": true})).await, 201);
+    let actions = "queues/%2F/q/actions";
+    for (path, body, expected) in [
+        (actions, json!({"action": "sync"}), 204),
+        (actions, json!({"action": "cancel_sync"}), 204),
+        (actions, json!({"action": "other"}), 400),
+        (actions, json!({}), 400),
+        ("queues/%2F/none/actions", json!({"action": "sync"}), 404),
+        ("rebalance/queues", json!({}), 204),
+        ("rebalance/other", json!({}), 404),
+    ] {
+        let (status, _, answer) = api.post(path, body).await;
+        assert_eq!(status, expected, "{path}: {answer}");
+    }
+    assert_eq!(api.get("ring").await["given"], json!([]));
 }

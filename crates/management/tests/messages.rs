@@ -387,3 +387,32 @@ async fn sessions_are_bounded() {
     slow.shutdown().await;
     assert_eq!(answers(200).await, json!([]));
 }
+
+/// Each queue that a message goes to asks for write permission, where that is configured.
+#[tokio::test(flavor = "multi_thread")]
+async fn queues_without_write_permission_are_left_out_if_that_is_asked_for() {
+    for queue_write_checks in [false, true] {
+        let api = ready_with(Settings {
+            queue_write_checks,
+            ..Settings::default()
+        })
+        .await;
+        api.put("queues/%2F/open", json!({})).await;
+        api.put("queues/%2F/closed", json!({})).await;
+        api.put(
+            "users/writer",
+            json!({"password": "w", "tags": "management"}),
+        )
+        .await;
+        let permission = json!({"configure": "", "write": "^amq|^open$", "read": ".*"});
+        api.put("permissions/%2F/writer", permission).await;
+        let writer = api.user("writer", "w");
+        for (key, routed) in [("open", true), ("closed", !queue_write_checks)] {
+            let answer = publish(&writer, DEFAULT, message(key, "x")).await;
+            assert_eq!(answer["routed"], routed, "{key} {queue_write_checks}");
+        }
+        let denied = u64::from(queue_write_checks);
+        assert_eq!(api.node.queue_writes_denied(), denied);
+        assert_eq!(counted(&api, "closed").await, (1 - denied, 0));
+    }
+}

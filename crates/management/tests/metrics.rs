@@ -16,14 +16,22 @@ fn samples(text: &str) -> BTreeMap<String, f64> {
     for line in text.lines() {
         if let Some(rest) = line.strip_prefix("# TYPE ") {
             let (name, kind) = rest.split_once(' ').unwrap();
-            assert!(["gauge", "counter", "untyped"].contains(&kind), "{line}");
+            assert!(
+                ["gauge", "counter", "histogram", "untyped"].contains(&kind),
+                "{line}"
+            );
             assert!(!known.contains(&name), "{name} is introduced twice");
             assert_eq!(name.ends_with("_total"), kind == "counter", "{line}");
             known.push(name);
         } else if !line.starts_with("# HELP ") {
             let (series, value) = line.rsplit_once(' ').unwrap();
             let name = series.split('{').next().unwrap();
-            assert_eq!(known.last(), Some(&name), "{line}");
+            let family = *known.last().unwrap();
+            let part = name.strip_prefix(family);
+            assert!(
+                part.is_some_and(|part| ["", "_bucket", "_sum", "_count"].contains(&part)),
+                "{line}"
+            );
             let value = value.parse().unwrap();
             assert!(all.insert(series.to_owned(), value).is_none(), "{line}");
         }
@@ -51,6 +59,7 @@ async fn a_node_tells_its_numbers_to_everybody() {
         let settled = [
             ("rabbitmq_connections", 1.0),
             ("rabbitmq_channels", 1.0),
+            ("rabbitmq_channels_closed_total", 3.0),
             ("rabbitmq_queue_messages", 2.0),
             ("warren_shards_owned", 8.0),
             ("warren_shard_groups_without_leader", 0.0),
@@ -65,6 +74,12 @@ async fn a_node_tells_its_numbers_to_everybody() {
         ("rabbitmq_channels", 1.0),
         ("rabbitmq_connections_opened_total", 4.0),
         ("rabbitmq_connections_closed_total", 3.0),
+        ("rabbitmq_channels_opened_total", 4.0),
+        ("rabbitmq_queues_declared_total", 1.0),
+        ("rabbitmq_queues_created_total", 1.0),
+        ("rabbitmq_queues_deleted_total", 0.0),
+        ("warren_queue_writes_denied_total", 0.0),
+        ("warren_commit_seconds_count{group=\"metadata\"}", 1.0),
         (
             "rabbitmq_global_messages_received_total{protocol=\"amqp091\"}",
             3.0,

@@ -1,15 +1,21 @@
 //! The audit log: who logged in, connected and changed what, from where, and what came of it.
 //!
-//! Records are tracing events of the target [`TARGET`]; a server writes those as JSON lines. Without a subscriber for them they cost a look at a flag. What the broker does by itself (nodes that come
-//! and go, queues that are deleted with their connection or last consumer) is nobody's deed and is not in it. Secrets are not either.
+//! Records are tracing events of the target [`TARGET`]; a server writes those as JSON lines. Without a subscriber for them they cost a look at a flag. Nodes that
+//! come and go are in that of the metadata group's leader of the time. What else the broker does by itself (queues that are deleted with their connection or last consumer) is nobody's
+//! deed and is not in it. Secrets are not either.
 
+use crate::churn::Churned;
 use crate::node::Node;
+use crate::spans;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::time::Duration;
+use tokio::time::Instant;
+use tracing::Span;
 use warren_consensus::{ProposeError, Proposed};
 use warren_model::command::{Destination, Policy};
-use warren_model::{Command, Definition, Outcome};
+use warren_model::{Command, Definition, NodeId, Outcome};
+use warren_routing::Table;
 
 /// The target of the events.
 pub const TARGET: &str = "audit";
@@ -38,7 +44,7 @@ struct Deed {
     detail: String,
 }
 
-fn is_on() -> bool {
+pub(crate) fn is_on() -> bool {
     tracing::enabled!(target: TARGET, tracing::Level::INFO)
 }
 
@@ -60,6 +66,25 @@ pub(crate) fn disconnected(who: &Who, vhost: &str, reason: &str) {
     tracing::info!(target: TARGET, event = "disconnect", user, peer, via, vhost, reason);
 }
 
+/// A node has come or gone. Nobody did it, unless a change that somebody asked for is recorded just before.
+pub(crate) fn member_changed(action: &str, name: &str, peer: &str, detail: &str) {
+    tracing::info!(target: TARGET, event = "membership", peer, via = "link", action, object = name, detail, outcome = "ok");
+}
+
+/// Somebody who would be a node is not let in.
+pub(crate) fn member_refused(name: &str, peer: &str, reason: &str) {
+    tracing::info!(target: TARGET, event = "membership", peer, via = "link", action = "node.link", object = name, outcome = "refused", reason);
+}
+
+/// Messages of a publisher do not go to a queue that it may not write to.
+pub(crate) fn queue_write_denied(who: &Who, vhost: &str, exchange: &str, queue: &str) {
+    let Who { user, peer, via } = who;
+    tracing::info!(
+        target: TARGET, event = "publish", user, peer, via, vhost, object = queue, detail = format!("exchange {exchange}"),
+        outcome = "left out", reason = "the publisher has no write permission on the queue",
+    );
+}
+
 impl Node {
     /// Proposes what somebody asks for, within the call, and records what came of it.
     pub fn propose_for(
@@ -68,23 +93,47 @@ impl Node {
         command: Command,
         deadline: Duration,
     ) -> impl Future<Output = Result<Proposed, ProposeError>> + Send + use<> {
-        let record = is_on()
-            .then(|| Deed::of(&command))
-            .flatten()
-            .map(|deed| (who(), deed));
+        let is_told = is_on() || spans::are_on();
+        let deed = is_told.then(|| Deed::of(&command)).flatten();
+        let deed = deed.map(|deed| deed.with_name(&command, &self.metadata().table().read()));
+        let record = deed.map(|deed| (who(), deed.span(), deed));
+        self.churn()
+            .count(Churned::QueueDeclared, declared(&command));
+        let since = Instant::now();
         let proposed = self.metadata().propose(command, deadline);
+        let commits = self.commits().clone();
         async move {
             let result = proposed.await;
-            if let Some((who, deed)) = record {
-                deed.record(&who, &result);
+            if result.is_ok() {
+                commits.metadata.add(since.elapsed());
+            }
+            if let Some((who, span, deed)) = record {
+                let outcome = deed.record(&who, &result);
+                span.record("outcome", outcome);
             }
             result
         }
     }
 }
 
+/// How many queues a command declares.
+fn declared(command: &Command) -> u64 {
+    if let Command::DeclareQueue(_) = command {
+        return 1;
+    }
+    let Command::Import { definitions } = command else {
+        return 0;
+    };
+    let queues = definitions.iter();
+    queues.filter(|d| matches!(d, Definition::Queue(_))).count() as u64
+}
+
 impl Deed {
-    fn record(&self, who: &Who, result: &Result<Proposed, ProposeError>) {
+    fn span(&self) -> Span {
+        spans::change(self.action, &self.vhost, &self.object)
+    }
+
+    fn record(&self, who: &Who, result: &Result<Proposed, ProposeError>) -> &'static str {
         let (outcome, reason) = match result {
             Ok(proposed) => match &proposed.outcome {
                 Outcome::Refused(refusal) => ("refused", refusal.text.to_string()),
@@ -103,6 +152,19 @@ impl Deed {
             detail,
         } = self;
         tracing::info!(target: TARGET, event = "change", user, peer, via, action, vhost, object, detail, outcome, reason);
+        outcome
+    }
+
+    /// Names the node that a command is about, which itself has but its id.
+    fn with_name(mut self, command: &Command, table: &Table) -> Self {
+        let name = |node: &NodeId| table.node(*node).map(|known| known.name.clone());
+        if let Command::NodeForgotten { node } | Command::DrainNode { node, .. } = command {
+            self.detail = format!("id {node}");
+            self.object = name(node).unwrap_or(self.object);
+        } else if let Command::MoveShard { to, .. } = command {
+            self.detail = name(to).unwrap_or(self.detail);
+        }
+        self
     }
 
     fn new(action: &'static str, vhost: &str, object: &str, detail: String) -> Option<Self> {

@@ -62,6 +62,8 @@ pub struct Settings {
     pub password_hashing: PasswordHashing,
     /// How many logins from one address may fail a minute before its logins are refused unseen; 0: any number.
     pub login_failures_a_minute: u32,
+    /// Whoever publishes to an exchange needs write permission on each queue that a message goes to as well: queues without are left out.
+    pub queue_write_checks: bool,
     /// Queues that `/metrics/per-object` may show; 0: it shows none.
     pub metrics_objects_max: usize,
     /// How much of the shards' logs is kept.
@@ -97,6 +99,7 @@ impl Default for Settings {
             loopback_users: vec!["guest".into()],
             password_hashing: PasswordHashing::SaltedSha256,
             login_failures_a_minute: 0,
+            queue_write_checks: false,
             metrics_objects_max: 0,
             logs: ShardLogs::default(),
         }

@@ -6,11 +6,13 @@
 //! while the client does not read what it is sent; memory for a connection is bounded by its windows.
 
 use crate::audit::{self, Who};
+use crate::churn::Churned;
 use crate::client::{Client, IN_FLIGHT_MAX};
 use crate::leaders::Reattaching;
 use crate::meter::{self, MessageStats, Meter, rated};
 use crate::node::Node;
 use crate::registry::{ChannelInfo, Detail, Live, Origin};
+use crate::spans;
 use crate::wire::ToSession;
 use bytes::{Buf, BytesMut};
 use std::future::{Future, poll_fn};
@@ -105,6 +107,7 @@ pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
         origin,
         sender,
         kill: kill.clone(),
+        span: tracing::Span::none(),
     };
     let why = tokio::select! {
         biased;
@@ -112,7 +115,9 @@ pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
         why = connection.run() => why,
     };
     connection.report();
-    node.registry().remove(id.number);
+    if node.registry().remove(id.number) {
+        node.churn().count(Churned::ConnectionClosed, 1);
+    }
     connection.client.gone();
     node.forget_session(id);
     let user = connection.session.user();
@@ -120,6 +125,7 @@ pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
         audit::login_refused(&connection.who(), reason);
     }
     if connection.announced {
+        connection.span.record("reason", &why);
         audit::disconnected(&connection.who(), connection.session.vhost(), &why);
         tracing::info!(%peer, user, session = %id, reason = %why, "connection closed");
     } else {
@@ -157,6 +163,8 @@ struct Connection<S> {
     sender: mpsc::UnboundedSender<Inbox>,
     /// Ends this connection at once.
     kill: Arc<Notify>,
+    /// The whole of it, where traces are exported.
+    span: tracing::Span,
 }
 
 /// Bytes and system calls of a connection.
@@ -571,7 +579,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 self.sender.clone(),
                 self.kill.clone(),
             );
-            audit::connected(&self.who(), self.session.vhost(), self.session.client());
+            self.node.churn().count(Churned::ConnectionOpened, 1);
+            let who = self.who();
+            audit::connected(&who, self.session.vhost(), self.session.client());
+            self.span = spans::connection(&who.user, self.session.vhost(), &who.peer);
             tracing::info!(
                 user = self.session.user(),
                 vhost = self.session.vhost(),

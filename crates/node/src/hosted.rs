@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 use warren_consensus::{Committed, Leadership};
 use warren_model::planted;
 use warren_model::{Incarnation, NodeId, QueueId, SessionId};
@@ -146,8 +147,8 @@ pub(crate) struct Leading {
     pub(crate) ended: BTreeMap<NodeId, Incarnation>,
     /// Items that were refused, of batches that are under way.
     pub(crate) refused: BTreeMap<(SessionId, u64), Vec<u32>>,
-    /// What is due when the entries under way are applied: one list each.
-    pub(crate) under_way: VecDeque<Vec<Due>>,
+    /// Entries under way: since when each is, and what is due when it is applied.
+    pub(crate) under_way: VecDeque<(Instant, Vec<Due>)>,
     /// What is due when the entry that is being gathered is.
     pub(crate) due: Vec<Due>,
     /// Nodes whose sessions have not yet attached their consumers; nothing is delivered while there is one.
@@ -204,7 +205,7 @@ impl Leading {
             return None;
         }
         match self.under_way.back_mut() {
-            Some(last) => {
+            Some((_, last)) => {
                 last.push(due);
                 None
             }

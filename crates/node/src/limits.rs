@@ -44,6 +44,13 @@ pub(crate) struct Used {
     channels: u64,
 }
 
+impl Used {
+    /// Channels that it is counted with.
+    pub(crate) fn channels(&self) -> u64 {
+        self.channels
+    }
+}
+
 /// What is in use on this node and on others.
 #[derive(Debug, Default)]
 pub(crate) struct InUse {

@@ -6,10 +6,14 @@
 
 use crate::alarms::{Alarms, Low};
 use crate::attempts::Attempts;
+use crate::audit;
+use crate::churn::{Churn, Churned};
 use crate::config::{Config, Settings};
 use crate::connection::Inbox;
 use crate::credentials::{draw_salt, hash_password};
+use crate::denials::Denials;
 use crate::hosted::ShardMessage;
+use crate::latency::{CommitLatency, Latency};
 use crate::leaders::{Leader, Leaders, Reattaching};
 use crate::limits::InUse;
 use crate::logins::Logins;
@@ -17,6 +21,7 @@ use crate::meter::{MessageStats, Meter};
 use crate::owners::{Address, CurrentOwners, LANES, Owners, lane_of, lane_of_shard};
 use crate::registry::{Certificate, Origin, Registry};
 use crate::replicas::Keeper;
+use crate::roster::Roster;
 use crate::wire::{
     FromPeer, LastLog, ToNode, ToOwner, ToSession, decode_from_peer, decode_to_session,
     encode_to_node, encode_to_owner, encode_to_session,
@@ -100,6 +105,7 @@ pub struct Node {
     /// Replicas in the storage that are not open yet; none until the keeper has looked.
     unopened: Mutex<Option<usize>>,
     owners: OnceLock<CurrentOwners>,
+    roster: OnceLock<Roster>,
     lanes: Vec<mpsc::UnboundedSender<LaneMessage>>,
     sessions: RwLock<BTreeMap<u64, mpsc::UnboundedSender<Inbox>>>,
     last_session: AtomicU64,
@@ -111,7 +117,10 @@ pub struct Node {
     registry: Registry,
     /// What clients did with messages.
     messages: Mutex<Meter<MessageCounts>>,
+    churn: Churn,
+    commits: Arc<CommitLatency>,
     failed_logins: Attempts,
+    denials: Denials,
     logins: Logins,
     in_use: InUse,
     certificates: RwLock<Vec<Certificate>>,
@@ -172,6 +181,7 @@ impl Node {
             released: Mutex::default(),
             unopened: Mutex::default(),
             owners: OnceLock::new(),
+            roster: OnceLock::new(),
             lanes,
             sessions: RwLock::default(),
             last_session: AtomicU64::new(0),
@@ -181,7 +191,10 @@ impl Node {
             alarms: Alarms::default(),
             registry: Registry::default(),
             messages: Mutex::new(Meter::new(Instant::now())),
+            churn: Churn::new(Instant::now()),
+            commits: Arc::default(),
             failed_logins: Attempts::default(),
+            denials: Denials::default(),
             logins: Logins::new(login_key),
             in_use: InUse::default(),
             certificates: RwLock::default(),
@@ -211,6 +224,7 @@ impl Node {
         let cluster = {
             let table = metadata.table().read();
             let _ = node.owners.set(CurrentOwners::new(&table));
+            let _ = node.roster.set(Roster::new(&table));
             table.cluster().map(|(cluster, _)| cluster)
         };
         if node.metadata.set(metadata.clone()).is_err() {
@@ -359,6 +373,19 @@ impl Node {
         self.messages.lock().stats(Instant::now())
     }
 
+    pub(crate) fn churn(&self) -> &Churn {
+        &self.churn
+    }
+
+    pub(crate) fn commits(&self) -> &Arc<CommitLatency> {
+        &self.commits
+    }
+
+    /// How long changes that clients asked of this node took until they were made, and entries of the shards that it leads until it applied them.
+    pub fn commit_latency(&self) -> (Latency, Latency) {
+        (self.commits.metadata.read(), self.commits.shards.read())
+    }
+
     /// A client did something with messages.
     pub(crate) fn count_messages(&self, counts: MessageCounts, at: Instant) {
         let mut messages = self.messages.lock();
@@ -383,6 +410,15 @@ impl Node {
 
     pub(crate) fn logins(&self) -> &Logins {
         &self.logins
+    }
+
+    pub(crate) fn denials(&self) -> &Denials {
+        &self.denials
+    }
+
+    /// How often a message did not go to a queue because its publisher may not write to that, since the node was started.
+    pub fn queue_writes_denied(&self) -> u64 {
+        self.denials.total()
     }
 
     pub(crate) fn failed_logins(&self) -> &Attempts {
@@ -772,6 +808,9 @@ impl Node {
     }
 
     fn members_changed(self: &Arc<Self>) {
+        if let Some(roster) = self.roster.get() {
+            self.note_members(roster);
+        }
         let nodes: Vec<_> = self
             .metadata()
             .table()
@@ -861,6 +900,7 @@ impl Hooks for Wiring {
         }
         let mut deleted: Vec<QueueId> = Vec::new();
         let mut members = false;
+        let mut created = 0;
         for event in events {
             match event {
                 Event::QueueDeleted { id, .. } => deleted.push(*id),
@@ -870,9 +910,15 @@ impl Hooks for Wiring {
                 Event::MembersChanged { .. } => members = true,
                 Event::LimitsChanged => node.in_use.kick(),
                 Event::ShardMoved { .. } | Event::ShardsPlaced => node.keeper_kick.notify_one(),
+                Event::QueueCreated { .. } => created += 1,
                 // What a session remembers of its user is asked anew at each use.
-                Event::QueueCreated { .. } | Event::UserChanged { .. } => {}
+                Event::UserChanged { .. } => {}
             }
+        }
+        if created + deleted.len() > 0 && node.metadata().leader() == Some(node.id) {
+            node.churn.count(Churned::QueueCreated, created as u64);
+            let gone = deleted.len() as u64;
+            node.churn.count(Churned::QueueDeleted, gone);
         }
         if !deleted.is_empty() {
             node.to_all_lanes(|| LaneMessage::Deleted(deleted.clone()));
@@ -903,6 +949,10 @@ impl Handler for Wiring {
             Some(metadata) => metadata.admit(peer),
             None => Err("the node is stopping".into()),
         }
+    }
+
+    fn turned_away(&self, who: &str, address: &str, reason: &str) {
+        audit::member_refused(who, address, reason);
     }
 
     fn link_up(&self, peer: &Hello, _: LinkId) {

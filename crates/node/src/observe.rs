@@ -79,6 +79,8 @@ pub struct NodeInfo {
     pub connections_opened: u64,
     /// And closed.
     pub connections_closed: u64,
+    /// What has come and gone since its start, by RabbitMQ's names.
+    pub churn: MessageStats,
     /// Bytes from its clients.
     pub received_bytes: u64,
     /// Bytes to its clients.
@@ -234,7 +236,8 @@ impl Node {
 
     /// This node's own process.
     pub fn process(&self) -> NodeInfo {
-        let (connections_opened, connections_closed) = self.registry().churn();
+        let churn = self.churn().stats();
+        let churned = |name: &str| churn.get(name).map_or(0, |rated| rated.total);
         let (received_bytes, sent_bytes) = self.registry().traffic();
         NodeInfo {
             uptime_ms: u64::try_from(self.started().elapsed().as_millis()).unwrap_or(u64::MAX),
@@ -248,8 +251,9 @@ impl Node {
             queued_bytes: self.queued_bytes(),
             queued_bytes_limit: self.settings().memory_limit_bytes,
             connections: self.registry().len() as u64,
-            connections_opened,
-            connections_closed,
+            connections_opened: churned("connection_created"),
+            connections_closed: churned("connection_closed"),
+            churn,
             received_bytes,
             sent_bytes,
             stats: self.message_stats(),

@@ -38,6 +38,25 @@ struct Compiled {
 }
 
 impl Permissions {
+    /// Whether the user may do something with what has this name.
+    pub(crate) fn allow(
+        &self,
+        table: &Table,
+        user: &str,
+        vhost: &str,
+        access: Access,
+        name: &str,
+    ) -> bool {
+        table.permission(user, vhost).is_some_and(|permission| {
+            let text = match access {
+                Access::Configure => &permission.configure,
+                Access::Write => &permission.write,
+                Access::Read => &permission.read,
+            };
+            self.matches(access, text, name)
+        })
+    }
+
     /// Refuses (403) what the user may not do.
     pub(crate) fn check(
         &self,
@@ -48,15 +67,7 @@ impl Permissions {
         kind: &str,
         name: &str,
     ) -> Result<(), Refusal> {
-        let allowed = table.permission(user, vhost).is_some_and(|permission| {
-            let text = match access {
-                Access::Configure => &permission.configure,
-                Access::Write => &permission.write,
-                Access::Read => &permission.read,
-            };
-            self.matches(access, text, name)
-        });
-        if allowed {
+        if self.allow(table, user, vhost, access, name) {
             return Ok(());
         }
         Err(Refusal::access_refused(format!(

@@ -185,8 +185,6 @@ pub(crate) struct Known {
 #[derive(Default)]
 pub(crate) struct Registry {
     all: RwLock<BTreeMap<u64, Arc<Known>>>,
-    opened: AtomicU64,
-    closed: AtomicU64,
     received: AtomicU64,
     sent: AtomicU64,
 }
@@ -221,13 +219,11 @@ impl Registry {
         };
         let known = Known { info, inbox, kill };
         self.all.write().insert(number, Arc::new(known));
-        self.opened.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn remove(&self, number: u64) {
-        if self.all.write().remove(&number).is_some() {
-            self.closed.fetch_add(1, Ordering::Relaxed);
-        }
+    /// Returns whether it was open.
+    pub(crate) fn remove(&self, number: u64) -> bool {
+        self.all.write().remove(&number).is_some()
     }
 
     pub(crate) fn get(&self, number: u64) -> Option<Arc<Known>> {
@@ -244,12 +240,6 @@ impl Registry {
     pub(crate) fn traffic(&self) -> (u64, u64) {
         let load = |n: &AtomicU64| n.load(Ordering::Relaxed);
         (load(&self.received), load(&self.sent))
-    }
-
-    /// Connections that were opened and closed since the node started.
-    pub(crate) fn churn(&self) -> (u64, u64) {
-        let load = |n: &AtomicU64| n.load(Ordering::Relaxed);
-        (load(&self.opened), load(&self.closed))
     }
 
     pub(crate) fn len(&self) -> usize {

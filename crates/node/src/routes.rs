@@ -1,5 +1,6 @@
 //! A session's memory of where its publishes went: valid for one version of the routing table.
 //!
+//! What the publisher may do is part of it: permissions are in the table, so a change of them is another version.
 //! Cost: a publish with the same exchange and key as the one before is two comparisons; any remembered one is a hash and a comparison; no allocation.
 
 use hashbrown::{DefaultHashBuilder, HashTable};
@@ -23,6 +24,24 @@ struct Remembered {
     exchange: Box<[u8]>,
     key: Box<[u8]>,
     hops: SmallVec<[Hop; 1]>,
+    denied: u32,
+}
+
+/// Where a publish goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Known<'a> {
+    pub(crate) hops: &'a [Hop],
+    /// Queues that are left out because the publisher may not write to them.
+    pub(crate) denied: u32,
+}
+
+impl Remembered {
+    fn known(&self) -> Known<'_> {
+        Known {
+            hops: &self.hops,
+            denied: self.denied,
+        }
+    }
 }
 
 /// Routes by exchange and routing key.
@@ -36,9 +55,9 @@ pub(crate) struct RouteCache {
 }
 
 impl RouteCache {
-    /// The hops remembered for a publish, if the table is still the one that they were found in.
+    /// What is remembered for a publish, if the table is still the one that it was found in.
     #[inline]
-    pub(crate) fn find(&mut self, version: u64, exchange: &[u8], key: &[u8]) -> Option<&[Hop]> {
+    pub(crate) fn find(&mut self, version: u64, exchange: &[u8], key: &[u8]) -> Option<Known<'_>> {
         if self.version != version {
             self.forget(version);
             return None;
@@ -47,7 +66,7 @@ impl RouteCache {
             && *last.key == *key
             && *last.exchange == *exchange
         {
-            return Some(&self.routes[self.last].hops);
+            return Some(self.routes[self.last].known());
         }
         let hash = self.hasher.hash_one((exchange, key));
         let routes = &self.routes;
@@ -56,10 +75,10 @@ impl RouteCache {
             *route.key == *key && *route.exchange == *exchange
         };
         self.last = *self.index.find(hash, same)? as usize;
-        Some(&self.routes[self.last].hops)
+        Some(self.routes[self.last].known())
     }
 
-    pub(crate) fn remember(&mut self, version: u64, exchange: &[u8], key: &[u8], hops: &[Hop]) {
+    pub(crate) fn remember(&mut self, version: u64, exchange: &[u8], key: &[u8], known: Known<'_>) {
         if self.version != version || self.routes.len() >= ROUTES_MAX {
             self.forget(version);
         }
@@ -68,7 +87,8 @@ impl RouteCache {
         self.routes.push(Remembered {
             exchange: exchange.into(),
             key: key.into(),
-            hops: hops.into(),
+            hops: known.hops.into(),
+            denied: known.denied,
         });
         let (routes, hasher) = (&self.routes, &self.hasher);
         self.index.insert_unique(hash, self.last as u32, |&i| {
@@ -97,10 +117,15 @@ mod tests {
         };
         for n in 0..1000u64 {
             assert_eq!(cache.find(1, b"x", &n.to_le_bytes()), None);
-            cache.remember(1, b"x", &n.to_le_bytes(), &[hop(n)]);
+            let hops = &[hop(n)];
+            let denied = n as u32 % 3;
+            cache.remember(1, b"x", &n.to_le_bytes(), Known { hops, denied });
         }
         for n in (0..1000u64).rev() {
-            assert_eq!(cache.find(1, b"x", &n.to_le_bytes()), Some(&[hop(n)][..]));
+            let hops = &[hop(n)][..];
+            let denied = n as u32 % 3;
+            let known = cache.find(1, b"x", &n.to_le_bytes());
+            assert_eq!(known, Some(Known { hops, denied }));
         }
         assert_eq!(cache.find(1, b"y", &5u64.to_le_bytes()), None);
         assert_eq!(cache.find(2, b"x", &5u64.to_le_bytes()), None);

@@ -232,18 +232,21 @@ impl Table {
         if !self.nodes.get(&to).is_some_and(|node| node.up) {
             return Ok(Outcome::Retry);
         }
-        let from = self.shards.insert(shard, to);
-        if from == Some(to) {
-            return Ok(Outcome::Done);
-        }
+        // Where the ring puts it, it is not given to anybody, so that it follows the ring.
+        let placed = self.placements.get(&shard);
+        let is_home = placed.is_some_and(|placed| placed.replicas.first() == Some(&to));
+        let from = if is_home {
+            self.shards.remove(&shard)
+        } else {
+            self.shards.insert(shard, to)
+        };
+        let (key, value) = (record::shard_key(shard), record::shard_value(to));
         match from {
-            None => self.put(applied, record::shard_key(shard), record::shard_value(to)),
-            Some(from) => self.replace(
-                applied,
-                record::shard_key(shard),
-                &record::shard_value(from),
-                record::shard_value(to),
-            ),
+            None if is_home => return Ok(Outcome::Done),
+            Some(from) if from == to && !is_home => return Ok(Outcome::Done),
+            None => self.put(applied, key, value),
+            Some(from) if is_home => self.erase(applied, key, &record::shard_value(from)),
+            Some(from) => self.replace(applied, key, &record::shard_value(from), value),
         }
         self.next_epoch(applied);
         applied.events.push(Event::ShardMoved { shard, from, to });

@@ -378,6 +378,30 @@ fn shards_move_to_nodes_that_are_up_and_come_back_when_those_go() {
     );
     assert_eq!(world.refused(to(8, 1)).code, 406);
     world.check();
+    // One that comes back to where the ring puts it is not given to anybody any more.
+    let replicas = vec![NodeId(2), NodeId(1)];
+    world.done(Command::PlaceShards {
+        placements: vec![warren_model::command::Placement {
+            shard: ShardId(3),
+            replicas,
+        }],
+    });
+    world.done(to(3, 2));
+    assert_eq!(
+        world.events,
+        [Event::ShardMoved {
+            shard: ShardId(3),
+            from: Some(NodeId(1)),
+            to: NodeId(2)
+        }]
+    );
+    assert_eq!(world.table.shard_override(ShardId(3)), None);
+    world.check();
+    world.done(to(3, 2));
+    assert!(world.events.is_empty());
+    world.done(to(3, 1));
+    assert_eq!(world.table.shard_override(ShardId(3)), Some(NodeId(1)));
+    world.check();
     world.done(node_down(2, 1));
     assert_eq!(world.table.shard_override(ShardId(4)), None);
     world.check();

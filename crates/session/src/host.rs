@@ -157,6 +157,8 @@ pub trait Host {
     fn find_exchange(&self, name: &str) -> Result<(), Refusal>;
     /// queue.declare beforehand.
     fn check_queue(&self, command: &DeclareQueue) -> Check;
+    /// A queue was declared that is there as it was asked for, so that nothing is proposed.
+    fn queue_declared(&mut self) {}
     /// A queue of the session's virtual host: 404 if there is none, 405 if it belongs to another connection.
     fn find_queue(&self, name: &str) -> Result<QueueRef, Refusal>;
     /// queue.bind or exchange.bind beforehand.

@@ -307,6 +307,7 @@ impl Channel {
             Check::Refused(_) => Ok(Flow::Stall),
             Check::Equivalent(warren_model::Outcome::Queue { id, place, .. }) if first => {
                 self.last_queue = Some(command.name.clone());
+                host.queue_declared();
                 if m.no_wait {
                     return Ok(Flow::Done);
                 }

@@ -27,6 +27,11 @@ pub trait Handler: Send + Sync + 'static {
     fn refused(&self, peer_address: &str, reason: String) {
         let _ = (peer_address, reason);
     }
+
+    /// Somebody who connected from this address, as far as is known who, was not let in. Called once a reason, not at each attempt.
+    fn turned_away(&self, who: &str, address: &str, reason: &str) {
+        let _ = (who, address, reason);
+    }
 }
 
 /// Answers one request. Dropping it tells the requester at once that no reply will come.

@@ -167,6 +167,8 @@ pub(crate) async fn accept_all(inner: Arc<Inner>) {
             let who = who.unwrap_or_else(|| "a node".to_owned());
             if inner.first_time(&format!("from {who} {}", address.ip()), &problem) {
                 tracing::warn!("no link with {who} that connects from {address}: {problem}");
+                let address = address.to_string();
+                inner.handler.turned_away(&who, &address, &problem);
             } else {
                 tracing::debug!("no link with {who} that connects from {address}: {problem}");
             }

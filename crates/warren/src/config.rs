@@ -55,10 +55,14 @@ pub struct File {
     pub client_tls: Option<ClientTlsSection>,
     /// Limits.
     pub limits: LimitsSection,
+    /// What clients may do, beyond RabbitMQ's permissions.
+    pub authorization: Authorization,
     /// The log.
     pub log: Log,
     /// The audit log.
     pub audit: Audit,
+    /// Traces.
+    pub tracing: Tracing,
 }
 
 /// `[node]`
@@ -265,6 +269,14 @@ impl Default for LimitsSection {
     }
 }
 
+/// `[authorization]`
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Authorization {
+    /// Whoever publishes to an exchange needs write permission on each queue that a message goes to as well; queues without are left out. The same on all nodes.
+    pub queue_write_checks: bool,
+}
+
 /// `[log]`
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -290,6 +302,14 @@ impl Default for Log {
 pub struct Audit {
     /// Where logins, connections and changes are recorded, one JSON object a line; relative to the working directory. None by default.
     pub file: Option<PathBuf>,
+}
+
+/// `[tracing]`
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Tracing {
+    /// Where spans go: the address of a collector that takes OTLP over HTTP, like `http://127.0.0.1:4318`. Nowhere by default.
+    pub otlp_endpoint: Option<String>,
 }
 
 /// Log levels.
@@ -420,6 +440,15 @@ impl File {
                 "clients' certificates can only be checked with client_tls.ca".into(),
             );
         }
+        if let Some(endpoint) = &self.tracing.otlp_endpoint
+            && !crate::traces::is_usable(endpoint)
+        {
+            return bad(
+                "tracing.otlp_endpoint",
+                format!("\"{endpoint}\""),
+                "an address of the form http://host:port is needed; for a collector that asks for TLS, an agent beside the node".into(),
+            );
+        }
         let limits = &self.limits;
         if limits.frame_max != 0 && limits.frame_max < 8192 {
             return bad(
@@ -495,6 +524,16 @@ mod tests {
         assert!(
             version.contains("line 4") && version.contains("1.2"),
             "{version}"
+        );
+        let checks = error("[authorization]\nqueue_write_checks = \"some\"\n");
+        assert!(
+            checks.contains("line 2") && checks.contains("boolean"),
+            "{checks}"
+        );
+        let endpoint = error("[tracing]\notlp_endpoint = \"127.0.0.1:4318\"\n");
+        assert!(
+            endpoint.contains("node.toml:2") && endpoint.contains("http://host:port"),
+            "{endpoint}"
         );
         let peer = error(
             "[node]\nname = \"x\"\n[cluster]\npeers = [{ name = \"a\", address = \"127.0.0.1:1\" }]\n",

@@ -1,5 +1,7 @@
 //! What is logged, and where: lines for operators on standard error, and the audit log in a file of its own.
 
+use opentelemetry::trace::TracerProvider as _;
+use opentelemetry_sdk::trace::SdkTracerProvider;
 use std::io::{Error, ErrorKind};
 use tracing::Subscriber;
 use tracing_subscriber::filter::{EnvFilter, LevelFilter, filter_fn};
@@ -9,16 +11,17 @@ use tracing_subscriber::layer::{Layer, SubscriberExt as _};
 use tracing_subscriber::registry::Registry;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use warren_management::LogWriter;
-use warren_node::audit;
+use warren_node::{audit, spans};
 
 use crate::audit_file::AuditFile;
 use crate::config::{File, Format, Level};
+use crate::traces::Traces;
 
 /// Libraries that speak of their own affairs; `RUST_LOG` shows them.
 const QUIET: &str = "openraft=error,quinn=warn,quinn_proto=warn,rustls=warn,h2=warn,hyper=warn";
 
 /// Starts logging as the configuration says; `RUST_LOG` stands above it.
-pub(crate) fn start(file: &File) -> std::io::Result<()> {
+pub(crate) fn start(file: &File, traces: Option<&Traces>) -> std::io::Result<()> {
     let level = match file.log.level {
         Level::Error => "error",
         Level::Warn => "warn",
@@ -34,7 +37,8 @@ pub(crate) fn start(file: &File) -> std::io::Result<()> {
         .as_deref()
         .map(AuditFile::open)
         .transpose()?;
-    subscriber(filter, file.log.format, audit)?.init();
+    let provider = traces.map(Traces::provider);
+    subscriber(filter, file.log.format, audit, provider)?.init();
     Ok(())
 }
 
@@ -43,12 +47,15 @@ fn subscriber(
     filter: EnvFilter,
     format: Format,
     audit: Option<AuditFile>,
-) -> std::io::Result<impl Subscriber + Send + Sync> {
-    // The audit log has a place of its own.
-    let elsewhere = format!("{}=off", audit::TARGET)
-        .parse()
-        .map_err(|error| Error::new(ErrorKind::InvalidInput, error))?;
-    let filter = filter.add_directive(elsewhere);
+    traces: Option<&SdkTracerProvider>,
+) -> std::io::Result<impl Subscriber + Send + Sync + use<>> {
+    // The audit log and spans have places of their own.
+    let mut filter = filter;
+    for elsewhere in [audit::TARGET, spans::TARGET] {
+        let directive = format!("{elsewhere}=off").parse();
+        let directive = directive.map_err(|error| Error::new(ErrorKind::InvalidInput, error))?;
+        filter = filter.add_directive(directive);
+    }
     // The last lines are kept, too, for people who ask over HTTP.
     let log = fmt::layer().with_writer(std::io::stderr.and(|| LogWriter));
     let log = match format {
@@ -71,6 +78,19 @@ fn subscriber(
             .with_filter(of_audit);
         layers.push(audit.boxed());
     }
+    if let Some(traces) = traces {
+        let of_spans =
+            filter_fn(|m| m.target() == spans::TARGET).with_max_level_hint(LevelFilter::INFO);
+        let traces = tracing_opentelemetry::layer()
+            .with_tracer(traces.tracer("warren"))
+            .with_location(false)
+            .with_threads(false)
+            .with_tracked_inactivity(false)
+            .with_level(false)
+            .with_target(false)
+            .with_filter(of_spans);
+        layers.push(traces.boxed());
+    }
     Ok(tracing_subscriber::registry().with(layers))
 }
 
@@ -79,23 +99,31 @@ mod tests {
     use super::*;
     use tracing::Level;
 
-    fn is_made(audit: Option<AuditFile>) -> [bool; 3] {
+    fn is_made(audit: Option<AuditFile>, traces: Option<&SdkTracerProvider>) -> [bool; 6] {
         let filter = EnvFilter::new(format!("info,{QUIET}"));
-        let subscriber = subscriber(filter, Format::Text, audit).unwrap();
+        let subscriber = subscriber(filter, Format::Text, audit, traces).unwrap();
         tracing::subscriber::with_default(subscriber, || {
             [
                 !tracing::debug_span!(target: "openraft::core", "span").is_disabled(),
                 tracing::enabled!(target: "warren", Level::INFO),
                 tracing::enabled!(target: audit::TARGET, Level::INFO),
+                spans::are_on(),
+                !tracing::info_span!(target: spans::TARGET, "span").is_disabled(),
+                !tracing::info_span!(target: "quinn::connection", "span").is_disabled(),
             ]
         })
     }
 
     #[test]
     fn spans_that_nobody_sees_are_not_made() {
-        assert_eq!(is_made(None), [false, true, false]);
+        let quiet = [false, true, false, false, false, false];
+        assert_eq!(is_made(None, None), quiet);
         let folder = tempfile::tempdir().unwrap();
         let audit = AuditFile::open(&folder.path().join("audit.log")).unwrap();
-        assert_eq!(is_made(Some(audit)), [false, true, true]);
+        let audited = [false, true, true, false, false, false];
+        assert_eq!(is_made(Some(audit), None), audited);
+        let traces = SdkTracerProvider::builder().build();
+        let traced = [false, true, false, true, true, false];
+        assert_eq!(is_made(None, Some(&traces)), traced);
     }
 }

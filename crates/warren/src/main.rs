@@ -10,6 +10,7 @@ mod logging;
 mod memory;
 mod subject;
 mod tls;
+mod traces;
 
 use clap::Parser;
 use config::File;
@@ -23,6 +24,7 @@ use std::time::Duration;
 use tls::ClientTls;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
+use traces::Traces;
 use warren_node::{
     Certificate, Config, FreeDisk, Limits, Node, NodeError, PasswordHashing, Settings, ShardLogs,
 };
@@ -107,7 +109,11 @@ fn main() -> ExitCode {
     if let Some(dir) = arguments.data_dir {
         file.node.data_dir = dir;
     }
-    if let Err(error) = logging::start(&file) {
+    let traces = match Traces::of(&file) {
+        Ok(traces) => traces,
+        Err(error) => return fail(EX_CONFIG, &error),
+    };
+    if let Err(error) = logging::start(&file, traces.as_ref()) {
         let path = file.audit.file.as_deref().unwrap_or(Path::new(""));
         let what = format!(
             "the audit log {} cannot be opened ({error}); check audit.file in the configuration, and its folder",
@@ -131,6 +137,9 @@ fn main() -> ExitCode {
     let result = control.block_on(run(file, tls, client_tls, links, work.handle().clone()));
     work.shutdown_timeout(Duration::from_secs(1));
     control.shutdown_timeout(Duration::from_secs(1));
+    if let Some(traces) = traces {
+        traces.finish();
+    }
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(EX_UNAVAILABLE, &*error),
@@ -442,6 +451,7 @@ fn node_config(file: &File, tls: Tls) -> Config {
             loopback_users: limits.loopback_users.clone(),
             password_hashing: PasswordHashing::Argon2id,
             login_failures_a_minute: limits.login_failures_per_minute,
+            queue_write_checks: file.authorization.queue_write_checks,
             metrics_objects_max: file.http.metrics_objects_max,
             logs: ShardLogs::default(),
         },

@@ -51,3 +51,65 @@ def test_single_queues_are_bounded(cluster):
     for node in cluster.nodes:
         found = [name for name in scrape(node, "/metrics/per-object") if name.startswith("rabbitmq_queue_messages{")]
         assert len(found) <= 5
+
+
+CHURN = {"connection_created": "connections_opened", "connection_closed": "connections_closed", "channel_created": "channels_opened",
+         "channel_closed": "channels_closed", "queue_declared": "queues_declared", "queue_created": "queues_created", "queue_deleted": "queues_deleted"}
+
+
+def test_what_comes_and_goes_is_counted_once_in_the_cluster(cluster, eventually):
+    """Connections and channels where they are, queues once whoever asks and however they go; in the metrics as in the overview."""
+    def total():
+        found = [scrape(node) for node in cluster.nodes]
+        return {name: sum(one[f"rabbitmq_{of}_total"] for one in found) for name, of in CHURN.items()}
+
+    def told(node):
+        rates = cluster[node].get("overview").json["churn_rates"]
+        assert all(rates[f"{name}_details"]["rate"] >= 0 for name in CHURN)
+        return {name: rates[name] for name in CHURN}
+
+    eventually(lambda: cluster[1].get("connections").json == [], "no connection is left of earlier tests")
+    before = eventually(lambda: (lambda counts: counts if counts == told(3) else None)(total()), "both say the same")
+    connection = cluster[2].connect()
+    first, second = connection.channel(), connection.channel()
+    for _ in range(3):
+        first.queue_declare("churn-a", durable=True)
+    first.queue_declare("churn-b", exclusive=True)
+    first.queue_declare("churn-a", passive=True)
+    second.queue_declare("churn-c", auto_delete=True)
+    second.basic_cancel(second.basic_consume("churn-c", lambda *_: None))
+    second.close()
+    assert cluster[3].put("queues/%2F/churn-d", {"durable": True}) == 201
+    queues = [{"name": f"churn-{n}", "vhost": "/", "durable": True} for n in range(4)]
+    assert cluster[1].ask("POST", "definitions", {"queues": queues}).status == 204
+    def since():
+        now = total()
+        return {name: int(now[name] - before[name]) for name in CHURN}
+    so_far = {"connection_created": 1, "connection_closed": 0, "channel_created": 2, "channel_closed": 1, "queue_declared": 10, "queue_created": 8, "queue_deleted": 1}
+    eventually(lambda: since() == so_far, f"{so_far}, not {since()}")
+    connection.close()
+    for name in ("churn-a", "churn-d", *(queue["name"] for queue in queues)):
+        assert cluster[2].delete(f"queues/%2F/{name}") == 204
+    end = {**so_far, "connection_closed": 1, "channel_closed": 2, "queue_deleted": 8}
+    eventually(lambda: since() == end, f"{end}, not {since()}")
+    for node in (1, 2, 3):
+        eventually(lambda: told(node) == total(), f"node {node} tells the same")
+
+
+def test_commits_are_timed(cluster, eventually):
+    """Changes on the node that they are asked of, entries of shards on the leaders."""
+    def counts(group):
+        return [scrape(node)[f'warren_commit_seconds_count{{group="{group}"}}'] for node in cluster.nodes]
+
+    changes, entries = counts("metadata"), sum(counts("shards"))
+    channel = cluster[2].connect().channel()
+    channel.confirm_delivery()
+    channel.queue_declare("timed", durable=True)
+    channel.basic_publish("", "timed", b"x")
+    channel.queue_delete("timed")
+    eventually(lambda: [now - then for now, then in zip(counts("metadata"), changes)] == [0, 2, 0], "two changes at the second node")
+    assert sum(counts("shards")) > entries
+    found = scrape(cluster[2])
+    buckets = [found[name] for name in found if name.startswith('warren_commit_seconds_bucket{group="metadata"')]
+    assert len(buckets) == 14 and buckets == sorted(buckets) and buckets[-1] == found['warren_commit_seconds_count{group="metadata"}']
+    assert 0 < found['warren_commit_seconds_sum{group="metadata"}'] < 60

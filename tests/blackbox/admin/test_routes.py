@@ -75,6 +75,7 @@ CHANGES = [
     ("PUT", "topic-permissions/%2F/guest", {"exchange": "amq.topic", "write": "", "read": ""}), ("DELETE", "topic-permissions/%2F/guest", None),
     ("PUT", "parameters/c/%2F/w", {"value": 1}), ("DELETE", "parameters/c/%2F/w", None), ("PUT", "global-parameters/w", {"value": 1}), ("DELETE", "global-parameters/w", None),
     ("DELETE", "users/guest/connections", None), ("DELETE", "bindings/%2F/e/amq.topic/q/w/k", None), ("PUT", "queues/quorum/%2F/w/leader", {"node": "node1"}),
+    ("POST", "queues/%2F/w/actions", {"action": "sync"}), ("POST", "rebalance/queues", None),
     ("POST", "cluster/drain/node1", None), ("POST", "cluster/revive/node1", None), ("POST", "cluster/forget/node1", None)]
 
 
@@ -117,7 +118,7 @@ def test_a_connection_is_shown_to_its_user_and_to_who_monitors(cluster, eventual
 
 
 @pytest.mark.parametrize("method, path", [("PUT", "vhosts/bad"), ("PUT", "users/bad"), ("PUT", "permissions/%2F/guest"), ("PUT", "exchanges/%2F/bad"), ("PUT", "queues/%2F/bad"), ("PUT", "policies/%2F/bad"), ("PUT", "operator-policies/%2F/bad"), ("PUT", "global-parameters/bad"), ("PUT", "parameters/c/%2F/bad"), ("PUT", "vhost-limits/%2F/max-queues"), ("PUT", "user-limits/guest/max-channels"), ("PUT", "queues/quorum/%2F/w/leader"), ("PUT", "topic-permissions/%2F/guest"),
-                                          ("POST", "bindings/%2F/e/amq.topic/q/bad"), ("POST", "definitions"), ("POST", "exchanges/%2F/amq.topic/publish"), ("POST", "queues/%2F/bad/get")])
+                                          ("POST", "bindings/%2F/e/amq.topic/q/bad"), ("POST", "definitions"), ("POST", "exchanges/%2F/amq.topic/publish"), ("POST", "queues/%2F/bad/get"), ("POST", "queues/%2F/w/actions")])
 @pytest.mark.parametrize("body", [b"{", b"[]", b"\"x\"", b"\xff", b"{\"arguments\": 5, \"tags\": 5, \"routing_key\": 5, \"users\": 5, \"count\": -1}"])
 def test_bodies_that_make_no_sense(cluster, method, path, body):
     answer = cluster[1].ask(method, path, body)
@@ -162,3 +163,23 @@ def test_a_node_that_has_lost_the_others_answers_in_time(alone, path):
             assert answer.status == 503 and answer.json["status"] == "failed"
     else:
         assert answer.status == 503 and answer.json["reason"], (answer.status, answer.body)
+
+
+def test_actions_on_queues(cluster):
+    """RabbitMQ's, of mirrored queues: they are taken for every type of queue, and there is nothing to do."""
+    node = cluster[3]
+    try:
+        for name, body in (("act-q", {"durable": True, "arguments": {"x-queue-type": "quorum"}}), ("act-c", {"durable": True}), ("act-t", {"durable": False})):
+            assert node.put(f"queues/%2F/{name}", body) == 201
+            for action in ("sync", "cancel_sync"):
+                answer = node.ask("POST", f"queues/%2F/{name}/actions", {"action": action})
+                assert answer.status == 204 and answer.body == b"", (name, action)
+            for body in ({"action": "shout"}, {"action": 5}, {}):
+                answer = node.ask("POST", f"queues/%2F/{name}/actions", body)
+                assert answer.status == 400 and "action" in answer.json["reason"], body
+        for path in ("queues/%2F/none/actions", "queues/none/act-q/actions"):
+            for body in ({"action": "sync"}, b"{"):
+                assert node.ask("POST", path, body).status == 404, path
+    finally:
+        for name in ("act-q", "act-c", "act-t"):
+            node.delete(f"queues/%2F/{name}")

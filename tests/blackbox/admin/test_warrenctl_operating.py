@@ -287,6 +287,73 @@ def test_leadership_of_a_queue_goes_to_the_replica_that_is_named(cluster, eventu
         assert node.delete("queues/%2F/led") == 204
 
 
+def test_a_rebalance_brings_leaderships_home(cluster, eventually):
+    """What was given to another node goes back to the one that the ring prefers, with RabbitMQ's route and with warrenctl."""
+    node = cluster[1]
+    assert node.put("queues/%2F/led", {"durable": True}) in (201, 204)
+
+    def ring():
+        return node.get("ring").json
+
+    def leader():
+        return json.loads(cluster.run("queue", "quorum-status", "led", "--output", "json").stdout)["leader"]
+
+    def give():
+        status = json.loads(cluster.run("queue", "quorum-status", "led", "--output", "json").stdout)
+        to = next(r["node"] for r in status["replicas"] if r["node"] != home)
+        cluster.run("queue", "transfer-leader", "led", to, "--wait", "--timeout", "50")
+        return status["shard"], to
+
+    try:
+        eventually(lambda: not ring()["moves"], "preferred leaders lead", 60)
+        cluster.run("ring", "rebalance", "--wait")
+        assert "nothing moves" in cluster.run("ring", "plan").stdout
+        assert json.loads(cluster.run("ring", "plan", "--output", "json").stdout) == []
+        home = leader()
+        for rebalance in (lambda: cluster.run("ring", "rebalance", "--wait", "--timeout", "50", node=3),
+                          lambda: node.ask("POST", "rebalance/queues", b"").status == 204 or pytest.fail("not 204")):
+            shard, to = give()
+            given = {"shard": shard, "what": "leadership", "from": to, "to": home}
+            assert ring()["given"] == [given] and ring()["moves"] == []
+            plan = json.loads(cluster.run("ring", "plan", "--output", "json", node=2).stdout)
+            assert plan == [{**given, "when": "with a rebalance"}]
+            assert "with a rebalance" in cluster.run("ring", "plan").stdout
+            rebalance()
+            eventually(lambda: leader() == home, "it is led at home", 30)
+            assert ring()["given"] == []
+        shard, to = give()
+        number = next(n.number for n in cluster.nodes if n.name == home)
+        cluster[number].kill()
+        other = cluster[number % 3 + 1]
+        eventually(lambda: not other.get(f"nodes/{home}").json["running"] and all(m["up"] == (m["name"] != home) for m in other.get("cluster").json["members"]), "it is down")
+        assert other.ask("POST", "rebalance/queues", b"").status == 204
+        placement = other.get("ring").json["placements"][shard]
+        assert placement["preferred_leader"] == to, "it stays where it was given to: its home is down"
+        cluster.heal()
+        cluster.run("ring", "rebalance", "--wait", "--timeout", "50")
+        assert leader() == home
+    finally:
+        cluster.heal()
+        node.delete("queues/%2F/led")
+
+
+def test_a_rebalance_that_is_refused(cluster, eventually):
+    """Administrators alone; and nothing without a majority."""
+    assert cluster[1].put("users/looker", {"password": "p", "tags": "monitoring"}) in (201, 204)
+    try:
+        looker = {"WARREN_USER": "looker", "WARREN_PASSWORD": "p"}
+        assert cluster.run("ring", "plan", environment=looker).returncode == OK
+        assert cluster.run("ring", "rebalance", environment=looker, check=False).returncode == NOPERM
+        assert cluster.run("ring", "rebalance", "node1", check=False).returncode == USAGE
+        assert cluster.run("ring", "plan", "--bogus", check=False).returncode == USAGE
+        cluster[2].kill()
+        cluster[3].kill()
+        eventually(lambda: cluster.run("ring", "rebalance", check=False).returncode == UNAVAILABLE, "its table may be old")
+    finally:
+        cluster.heal()
+        cluster[1].delete("users/looker")
+
+
 def test_leadership_that_cannot_go_there(cluster):
     node = cluster[1]
     assert node.put("queues/%2F/led", {"durable": True}) in (201, 204)
@@ -357,6 +424,37 @@ def test_a_check_that_fails_says_so(cluster, eventually):
     eventually(lambda: cluster.run("check", "node-is-quorum-critical", check=False).returncode == UNAVAILABLE, "two of three are critical")
     assert cluster.run("check", "port-listener", "1", check=False).returncode == UNAVAILABLE
     assert cluster.run("check", "port-listener", str(cluster[1].amqp)).returncode == OK
+
+
+# --- waiting ---
+
+def test_a_cluster_that_has_just_been_started_is_waited_for(new_cluster):
+    """From the first moment on: nobody answers, then nobody can log in, then it is ready."""
+    own = new_cluster(3)
+    try:
+        for node in own.nodes:
+            node.start()
+        waited = own.run("cluster", "await-ready", "--nodes", "3", "--timeout", "60")
+        assert "the cluster is ready" in waited.stderr
+        assert own.run("list_users").returncode == OK
+    finally:
+        own.stop()
+
+
+def test_a_node_that_is_down_takes_its_share_when_it_is_back(cluster):
+    """`revive --wait` does not say that all is done before the node is there."""
+    cluster.run("cluster", "drain", "node3", "--wait", "--timeout", "50")
+    cluster[3].stop()
+    try:
+        early = cluster.run("cluster", "revive", "node3", "--wait", "--timeout", "2", check=False)
+        assert early.returncode == UNAVAILABLE and "is down" in early.stderr
+        cluster.heal()
+        cluster.run("cluster", "revive", "node3", "--wait", "--timeout", "50")
+        ring = cluster[1].get("ring").json
+        assert not ring["moves"] and any(m["name"] == "node3" and m["shards_owned"] for m in ring["members"])
+    finally:
+        cluster.heal()
+        cluster.run("cluster", "revive", "node3")
 
 
 # --- looking at the cluster ---

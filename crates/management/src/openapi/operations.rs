@@ -129,7 +129,7 @@ const fn transfer(path: &'static str, what: &'static str) -> Operation {
     }
 }
 
-use Answer::{Array, Bound, Check, Imported, List, Metrics, One};
+use Answer::{Array, Bound, Check, Done, Imported, List, Metrics, One};
 
 #[rustfmt::skip]
 pub(super) const OPERATIONS: &[Operation] = &[
@@ -199,6 +199,8 @@ pub(super) const OPERATIONS: &[Operation] = &[
     post("/api/queues/{vhost}/{queue}/get", "Gets messages, for tests", Some("NewGet"), Array("Message")),
     get("/api/queues/quorum/{vhost}/{queue}/status", "Where a queue's replicas are and who leads them", One("Replicas")),
     transfer("/api/queues/quorum/{vhost}/{queue}/leader", "Gives the leadership of a queue's shard to a node that has a replica"),
+    post("/api/queues/{vhost}/{queue}/actions", "Starts or stops the synchronisation of mirrors, of which there are none: changes nothing", Some("NewAction"), Done),
+    post("/api/rebalance/queues", "Lets the ring decide again who leads each shard", None, Done),
     get("/api/bindings", "Bindings", List("Binding")),
     get("/api/bindings/{vhost}", "Bindings of a virtual host", List("Binding")),
     get("/api/bindings/{vhost}/e/{source}/{kind}/{destination}", "Bindings between two ends", List("Binding")),

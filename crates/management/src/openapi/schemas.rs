@@ -193,7 +193,7 @@ fn answered() -> Map<String, Value> {
         ),
         (
             "Ring",
-            "epoch:n shards:n members:a owners:a placements:a moves:a",
+            "epoch:n shards:n members:a owners:a placements:a moves:a given:a",
         ),
         ("Log", "node:s lines:a next:n lost:n"),
         ("Replicas", "replicas:a"),
@@ -388,6 +388,7 @@ fn sent() -> Map<String, Value> {
             ),
         ),
         ("NewLeader", schema(&["node"], json!({"node": text()}))),
+        ("NewAction", schema(&["action"], json!({"action": text()}))),
         ("NewParameter", schema(&["value"], json!({"value": {}}))),
         ("NewLimit", schema(&["value"], json!({"value": whole()}))),
         (

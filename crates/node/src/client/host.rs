@@ -2,6 +2,7 @@
 
 use super::requests::unavailable;
 use super::{ATTACHMENT_SHIFT, Attachment, Client, Target, Then};
+use crate::churn::Churned;
 use crate::connection::Inbox;
 use crate::limits::ConnectionBounds;
 use crate::logins::Begun;
@@ -80,7 +81,11 @@ impl Host for Client {
             table.user_bound(&self.user, UserLimit::MaxChannels)
         };
         if let Some(used) = &mut self.used {
-            node.in_use().open_channel(used, open as u64, bound)?;
+            let closed = used.channels().saturating_sub(open as u64);
+            let opened = node.in_use().open_channel(used, open as u64, bound);
+            node.churn().count(Churned::ChannelClosed, closed);
+            opened?;
+            node.churn().count(Churned::ChannelOpened, 1);
             node.usage_changed();
         }
         Ok(())
@@ -120,6 +125,10 @@ impl Host for Client {
             return Check::Refused(refusal);
         }
         self.check(|table| table.check_queue(command))
+    }
+
+    fn queue_declared(&mut self) {
+        self.node.churn().count(Churned::QueueDeclared, 1);
     }
 
     fn find_queue(&self, name: &str) -> Result<QueueRef, Refusal> {
@@ -177,11 +186,12 @@ impl Host for Client {
             return self.publish_with_headers(publish);
         }
         let version = self.node.metadata().table().version();
-        if let Some(hops) = self
+        if let Some(known) = self
             .cache
             .find(version, publish.exchange, publish.routing_key)
         {
-            let hops: SmallVec<[Hop; 4]> = hops.into();
+            let hops: SmallVec<[Hop; 4]> = known.hops.into();
+            self.node.denials().count(known.denied);
             return if hops.is_empty() {
                 Published::Unroutable
             } else {

@@ -11,6 +11,7 @@ mod publish;
 mod requests;
 
 use crate::audit::Who;
+use crate::churn::Churned;
 use crate::connection::Inbox;
 use crate::limits::Used;
 use crate::node::{Node, UnderWay};
@@ -277,7 +278,10 @@ impl Client {
         let changed = match (&mut self.used, session.phase()) {
             (None, _) => false,
             (Some(used), Phase::Running) => {
-                in_use.count_channels(used, session.channel_count() as u64)
+                let open = session.channel_count() as u64;
+                let closed = used.channels().saturating_sub(open);
+                self.node.churn().count(Churned::ChannelClosed, closed);
+                in_use.count_channels(used, open)
             }
             (Some(_), _) => self.count_out(),
         };
@@ -287,8 +291,13 @@ impl Client {
     }
 
     fn count_out(&mut self) -> bool {
-        let used = self.used.take();
-        used.map(|used| self.node.in_use().close(used)).is_some()
+        let Some(used) = self.used.take() else {
+            return false;
+        };
+        let closed = used.channels();
+        self.node.churn().count(Churned::ChannelClosed, closed);
+        self.node.in_use().close(used);
+        true
     }
 
     /// Messages for the session's consumers.

@@ -6,15 +6,16 @@ use super::{
 };
 use crate::owners::{Address, lane_of};
 use crate::permissions::Access;
-use crate::routes::Hop;
+use crate::routes::{Hop, Known};
 use crate::wire::{Batch, Item, Settlements, ShardBatch, ToOwner};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 use warren_model::command::Place;
 use warren_model::message::append_head;
 use warren_model::planted;
-use warren_model::{Refusal, ShardId};
+use warren_model::{QueueId, Refusal, ShardId};
 use warren_protocol::{Properties, Value, delivery_mode};
+use warren_routing::Table;
 use warren_session::{Publish, Published, Session};
 
 impl Outgoing {
@@ -328,8 +329,14 @@ impl Client {
         )?;
         let owners = node.owners(&table);
         let mut hops = SmallVec::with_capacity(self.route.queues.len());
+        let checks = node.settings().queue_write_checks;
+        let mut denied = 0;
         for i in 0..self.route.queues.len() {
             let target = self.route.queues[i];
+            if checks && self.is_denied(&table, target.id, &exchange) {
+                denied += 1;
+                continue;
+            }
             let to = match target.place {
                 Place::Shard(shard) => Some(Target::Shard(shard)),
                 Place::Node(node, incarnation) => {
@@ -348,10 +355,33 @@ impl Client {
             });
         }
         if self.route.cacheable && keys.len() == 1 {
-            self.cache
-                .remember(table.index(), publish.exchange, publish.routing_key, &hops);
+            let hops = &hops;
+            self.cache.remember(
+                table.index(),
+                publish.exchange,
+                publish.routing_key,
+                Known { hops, denied },
+            );
         }
+        node.denials().count(denied);
         Ok(hops)
+    }
+
+    /// Whether the publisher may not write to a queue that a message of its was routed to.
+    fn is_denied(&self, table: &Table, queue: QueueId, exchange: &str) -> bool {
+        let Some(view) = table.queue_by_id(queue) else {
+            return false;
+        };
+        let (user, vhost) = (&self.user, &self.vhost);
+        let name = view.name;
+        let is_allowed = self
+            .permissions
+            .allow(table, user, vhost, Access::Write, name);
+        if !is_allowed {
+            let denials = self.node.denials();
+            denials.tell(&|| self.who(), vhost, exchange, name);
+        }
+        !is_allowed
     }
 
     /// Puts a message into the batches of its queues' owners. Returns how many outcomes will come.

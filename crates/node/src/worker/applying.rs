@@ -59,8 +59,9 @@ impl Worker {
             if let Some(leading) = &mut hosted.leading
                 && leading.term == entry.term
                 && !entry.payload.is_empty()
-                && let Some(now) = leading.under_way.pop_front()
+                && let Some((since, now)) = leading.under_way.pop_front()
             {
+                self.node.commits().shards.add(since.elapsed());
                 due.extend(now);
             }
         }

@@ -8,6 +8,7 @@ use crate::hosted::{ENTRIES_MAX, ShardMessage};
 use crate::wire::{Item, Settled, ShardBatch, ToSession};
 use std::collections::BTreeSet;
 use std::time::Duration;
+use tokio::time::Instant;
 use warren_model::planted;
 use warren_model::{ConsumerId, QueueId, Settlement, ShardId};
 use warren_queue::entry::Settle;
@@ -250,9 +251,8 @@ impl Worker {
             }
             leading.urgent = false;
             let payload = leading.pending.take();
-            leading
-                .under_way
-                .push_back(std::mem::take(&mut leading.due));
+            let due = std::mem::take(&mut leading.due);
+            leading.under_way.push_back((Instant::now(), due));
             // If it is refused, the lane is told next that it no longer leads.
             let _ = node.shards().propose(shard, leading.term, payload);
         }

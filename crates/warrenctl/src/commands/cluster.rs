@@ -143,6 +143,12 @@ pub fn revive(context: &Context, options: &Leaving) -> Result<(), Failure> {
     let what = format!("node '{}' has its share again", options.node);
     wait(context, options.timeout, &what, || {
         let entry = member(context, &options.node)?;
+        if entry.get("up") != Some(&Value::Bool(true)) {
+            let node = &options.node;
+            return Ok(Some(format!(
+                "node '{node}' is down: it takes its share once it is started"
+            )));
+        }
         let placed = entry.get("shards_placed").and_then(Value::as_u64);
         let moves = moves(context)?;
         Ok(match (placed, moves) {

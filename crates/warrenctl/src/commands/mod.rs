@@ -97,7 +97,8 @@ impl Context {
     /// Says what was done, apart from the answer itself.
     pub fn done(&self, what: &str) {
         if !self.quiet {
-            eprintln!("{what}");
+            // Nobody may be reading any more, which is no reason to fail.
+            let _ = writeln!(std::io::stderr().lock(), "{what}");
         }
     }
 
