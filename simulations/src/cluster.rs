@@ -39,7 +39,6 @@ struct Inner {
     certificates: Certificates,
     disks: RefCell<Vec<Disk>>,
     networks: Vec<HostNetwork>,
-    clients: Vec<String>,
     /// What nodes are told to do, by node.
     orders: RefCell<Vec<VecDeque<Order>>>,
     /// The further node has been told to join.
@@ -86,11 +85,7 @@ pub(crate) enum Order {
 
 impl Cluster {
     /// Disks and certificates; hosts come with [`Self::add_hosts`].
-    pub(crate) fn new(
-        options: &Options,
-        certificates: &Certificates,
-        clients: Vec<String>,
-    ) -> Self {
+    pub(crate) fn new(options: &Options, certificates: &Certificates) -> Self {
         let hosts = options.hosts();
         Self {
             inner: Rc::new(Inner {
@@ -98,7 +93,6 @@ impl Cluster {
                 certificates: certificates.clone(),
                 disks: RefCell::new((0..hosts).map(|_| new_disk(options)).collect()),
                 networks: (0..hosts).map(|_| HostNetwork::default()).collect(),
-                clients,
                 orders: RefCell::new(vec![VecDeque::new(); hosts]),
                 joined: Cell::new(false),
                 gone: Cell::new(None),
@@ -164,11 +158,6 @@ impl Cluster {
     /// Has packets that a node sends doubled and delayed, or not any more.
     pub(crate) fn garble(&self, node: usize, seed: Option<u64>) {
         self.inner.networks[node].garble(seed);
-    }
-
-    /// Names of the client hosts.
-    pub(crate) fn clients(&self) -> &[String] {
-        &self.inner.clients
     }
 
     pub(crate) fn disk(&self, node: usize) -> Disk {

@@ -6,7 +6,7 @@ use crate::oracle::{Oracle, Phase};
 use crate::workloads::traffic::QUEUES;
 use std::time::Duration;
 
-/// Name of its host.
+/// Its name in the timeline.
 pub(crate) const HOST: &str = "drain";
 /// A queue that delivers nothing for so long is empty.
 const EMPTY: Duration = Duration::from_secs(2);

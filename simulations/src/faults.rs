@@ -8,6 +8,7 @@
 use crate::cluster::{Cluster, Order};
 use crate::options::{node_name, pick};
 use crate::oracle::Oracle;
+use crate::run::CLIENTS;
 use rand::Rng;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom as _;
@@ -617,12 +618,10 @@ impl Driver {
                 .on
                 .iter()
                 .any(|fault| fault.kind == Kind::Pause && fault.node == node);
-            for client in cluster.clients() {
-                if paused {
-                    sim.hold(node_name(node), client.as_str());
-                } else {
-                    sim.release(node_name(node), client.as_str());
-                }
+            if paused {
+                sim.hold(node_name(node), CLIENTS);
+            } else {
+                sim.release(node_name(node), CLIENTS);
             }
             oracle.node_paused(node, paused);
         }

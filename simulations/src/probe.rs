@@ -10,7 +10,7 @@ use std::time::Duration;
 pub(crate) const SOON: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Name of the host that looks at a node.
+/// Name in the timeline of what looks at a node.
 pub(crate) fn host(node: usize) -> String {
     format!("p{}", node + 1)
 }

@@ -10,8 +10,9 @@ use crate::invariants::{Digests, Exclusives, Fact, Leaders, Levels, Space};
 use crate::options::{Options, node_name};
 use crate::oracle::{Oracle, Phase, Violation};
 use crate::timeline::{Detail, Timeline};
-use crate::workloads::{self, Worker, Workload};
+use crate::workloads::{Worker, Workload};
 use crate::{drain, panics, probe};
+use futures::future::{FutureExt as _, LocalBoxFuture};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use std::sync::Arc;
@@ -30,6 +31,9 @@ const HEALING: Duration = Duration::from_secs(16);
 const STOPPING: Duration = Duration::from_secs(120);
 /// Tables have come together and left-overs are gone within this time after the last client.
 const CHECKING: Duration = Duration::from_secs(60);
+
+/// The host that all clients are on: each host costs time at every step, whether anything happens on it or not.
+pub(crate) const CLIENTS: &str = "clients";
 
 /// How a run went.
 #[derive(Clone, Debug)]
@@ -106,6 +110,25 @@ pub fn run(
     }
 }
 
+/// Everything that talks with nodes as a client.
+fn clients(
+    options: &Options,
+    cluster: &Cluster,
+    oracle: &Oracle,
+) -> Vec<LocalBoxFuture<'static, ()>> {
+    let work = |(number, workload): (usize, &Workload)| {
+        let worker = Worker::new(options, number, oracle.clone());
+        worker.run(*workload).boxed_local()
+    };
+    let probe = |node| probe::run(oracle.clone(), cluster.clone(), node).boxed_local();
+    let mut clients: Vec<_> = options.workloads.iter().enumerate().map(work).collect();
+    clients.extend((0..options.hosts()).map(probe));
+    if options.workloads.contains(&Workload::Publish) {
+        clients.push(drain::run(oracle.clone()).boxed_local());
+    }
+    clients
+}
+
 struct Run<'a> {
     options: &'a Options,
     sim: Sim<'static>,
@@ -132,34 +155,14 @@ impl<'a> Run<'a> {
             .simulation_duration(Duration::from_secs(86_400))
             .build();
         let oracle = Oracle::new(options.hosts(), timeline.clone());
-        let workers = (0..options.workloads.len()).map(workloads::host);
-        let clients = workers
-            .chain((0..options.hosts()).map(probe::host))
-            .chain([drain::HOST.to_owned()])
-            .collect();
-        let cluster = Cluster::new(options, certificates, clients);
+        let cluster = Cluster::new(options, certificates);
         cluster.add_hosts(&mut sim, &oracle);
-        for (number, workload) in options.workloads.iter().enumerate() {
-            let (worker, workload) = (Worker::new(options, number, oracle.clone()), *workload);
-            sim.client(workloads::host(number), async move {
-                worker.run(workload).await;
-                Ok(())
-            });
-        }
-        for node in 0..options.hosts() {
-            let (oracle, cluster) = (oracle.clone(), cluster.clone());
-            sim.client(probe::host(node), async move {
-                probe::run(oracle, cluster, node).await;
-                Ok(())
-            });
-        }
-        let (drained, publishes) = (
-            oracle.clone(),
-            options.workloads.contains(&Workload::Publish),
-        );
-        sim.client(drain::HOST, async move {
-            if publishes {
-                drain::run(drained).await;
+        let clients = clients(options, &cluster, &oracle);
+        sim.client(CLIENTS, async move {
+            let clients: Vec<_> = clients.into_iter().map(tokio::task::spawn_local).collect();
+            for client in clients {
+                // One that has panicked has left it with `panics`.
+                let _ = client.await;
             }
             Ok(())
         });

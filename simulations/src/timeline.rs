@@ -165,15 +165,13 @@ impl Subscriber for Timeline {
     }
 
     fn new_span(&self, span: &Attributes<'_>) -> Id {
-        let mut name = Text::default();
-        span.record(&mut name);
         let mut state = self.inner.state.lock();
-        let place = state.names.iter().position(|known| *known == name.0);
-        let place = place.unwrap_or_else(|| {
-            state.names.push(name.0);
-            state.names.len() - 1
-        });
-        Id::from_u64(place as u64 + 1)
+        let mut host = Host {
+            names: &mut state.names,
+            id: 1,
+        };
+        span.record(&mut host);
+        Id::from_u64(host.id)
     }
 
     fn record(&self, _: &Id, _: &Record<'_>) {}
@@ -233,6 +231,27 @@ impl Subscriber for Timeline {
         if state.entered.last() == Some(&span.into_u64()) {
             state.entered.pop();
         }
+    }
+}
+
+/// Finds the host that a span names: at every step for every host, so without writing its name down anew.
+struct Host<'a> {
+    names: &'a mut Vec<String>,
+    id: u64,
+}
+
+impl Visit for Host<'_> {
+    fn record_str(&mut self, _: &Field, value: &str) {
+        let place = self.names.iter().position(|known| known == value);
+        let place = place.unwrap_or_else(|| {
+            self.names.push(value.to_owned());
+            self.names.len() - 1
+        });
+        self.id = place as u64 + 1;
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.record_str(field, &format!("{value:?}"));
     }
 }
 

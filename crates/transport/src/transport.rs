@@ -398,9 +398,10 @@ const MTU_MAX: u16 = 6_500;
 const REORDERED_PACKETS_MAX: u32 = 64;
 /// Or so many round trips after it was sent, if a later one has come: jitter of the size of the round trip is not loss.
 const REORDERED_ROUND_TRIPS_MAX: f32 = 2.0;
-/// Four bursts of losses without a large packet between them that comes count as a network that takes only small ones. That guess is looked at again after this
-/// time: small packets cost several times as much.
-const BLACK_HOLE_COOLDOWN: Duration = Duration::from_secs(5);
+/// Four bursts of losses without a large packet between them that comes count as a network that takes only small ones, which jitter looks like, too. That guess
+/// is looked at again after this time: small packets cost several times as much, and a link may carry less than it has to meanwhile. Where the guess was right,
+/// looking costs a few packets that nobody waits for.
+const BLACK_HOLE_COOLDOWN: Duration = Duration::from_secs(1);
 
 const LANES: u32 = Lane::ALL.len() as u32;
 

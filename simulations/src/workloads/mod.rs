@@ -1,4 +1,4 @@
-//! What clients do, one sort a file. Each client host runs one of them, over and over, until the run tells it to stop.
+//! What clients do, one sort a file. Each client does one of them, over and over, until the run tells it to stop.
 //!
 //! Names are either a client's own, so that it knows what must be there, or shared, so that clients get in each other's way. What is left unknown by a failure
 //! is never asserted about again: an own name whose change was not answered is not used any more.
@@ -71,7 +71,7 @@ pub enum Take {
     OneByOne,
 }
 
-/// One client host.
+/// One client.
 pub(crate) struct Worker {
     pub(crate) oracle: Oracle,
     pub(crate) host: String,
@@ -87,7 +87,7 @@ pub(crate) struct Worker {
     later: StdRng,
 }
 
-/// Name of a client's host.
+/// Name of a client in the timeline.
 pub(crate) fn host(client: usize) -> String {
     format!("c{}", client + 1)
 }
