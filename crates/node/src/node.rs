@@ -4,15 +4,19 @@
 //! [`crate::outbox`] → session of the consumer.
 //! A declare: session → [`crate::client`] → `Metadata::propose` → applied on every node that may route → reply.
 
-use crate::alarms::{Alarms, Low};
+mod first_start;
+mod sending;
+mod wiring;
+
+use first_start::{first_user, identity, random_bytes, store_incarnation};
+use wiring::Wiring;
+
+use crate::alarms::Alarms;
 use crate::attempts::Attempts;
-use crate::audit;
-use crate::churn::{Churn, Churned};
+use crate::churn::Churn;
 use crate::config::{Config, Settings};
 use crate::connection::Inbox;
-use crate::credentials::{draw_salt, hash_password};
 use crate::denials::Denials;
-use crate::hosted::ShardMessage;
 use crate::latency::{CommitLatency, Latency};
 use crate::leaders::{Leader, Leaders, Reattaching};
 use crate::limits::InUse;
@@ -22,10 +26,7 @@ use crate::owners::{Address, CurrentOwners, LANES, Owners, lane_of, lane_of_shar
 use crate::registry::{Certificate, Origin, Registry};
 use crate::replicas::Keeper;
 use crate::roster::Roster;
-use crate::wire::{
-    FromPeer, LastLog, ToNode, ToOwner, ToSession, decode_from_peer, decode_to_session,
-    encode_to_node, encode_to_owner, encode_to_session,
-};
+use crate::wire::LastLog;
 use crate::worker::{COMMAND_DEADLINE, CONFIRMED, LaneMessage, Worker};
 use base64::Engine;
 use bytes::Bytes;
@@ -34,23 +35,21 @@ use rand::rngs::StdRng;
 use rand::{RngCore, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
-use warren_consensus::{Hooks, Metadata, OpenError};
+use warren_consensus::{Metadata, OpenError};
 use warren_consensus::{Shards, ShardsConfig};
-use warren_model::command::{PasswordHashing, Permission, Place, User};
+use warren_model::command::{PasswordHashing, Place};
 use warren_model::planted;
-use warren_model::{Command, Incarnation, NodeId, QueueId, QueueRef, SessionId, ShardId};
-use warren_routing::{Event, Table};
+use warren_model::{Command, Incarnation, NodeId, QueueRef, SessionId, ShardId};
+use warren_routing::Table;
 use warren_session::{Identity, MessageCounts};
-use warren_storage::{Space, Storage, StorageError, Write};
-use warren_transport::{
-    Frame, Handler, Hello, Lane, LinkId, Network, ReplyTo, StartError, Transport,
-};
+use warren_storage::{Space, Storage, StorageError};
+use warren_transport::{Hello, Network, StartError, Transport};
 
 /// Version of RabbitMQ whose behaviour clients may count on.
 const COMPATIBLE_VERSION: &str = "4.3.0";
@@ -584,11 +583,6 @@ impl Node {
         self.linked.read().iter().copied().collect()
     }
 
-    pub(crate) fn to_shard(&self, shard: ShardId, message: ShardMessage) {
-        // Lanes live as long as the node.
-        let _ = self.send_here(lane_of_shard(shard), LaneMessage::Shard(shard, message));
-    }
-
     /// This node no longer leads a shard.
     pub(crate) fn resigned(&self, shard: ShardId, term: u64) {
         let node = self.id;
@@ -601,48 +595,6 @@ impl Node {
         let node = self.clone();
         self.work
             .spawn(async move { node.shards.close(shard).await });
-    }
-
-    pub(crate) fn send_to_node(self: &Arc<Self>, to: NodeId, message: ToNode) {
-        if to == self.id {
-            return self.from_node(to, message);
-        }
-        match encode_to_node(&message) {
-            Ok(frame) => {
-                if let Some(transport) = self.transport.get() {
-                    // If the link is lost, what matters is said again when it is up.
-                    let _ = transport.send(to, Lane::Publish, frame);
-                }
-            }
-            Err(error) => tracing::error!(%error, "a message to a node could not be encoded"),
-        }
-    }
-
-    fn from_node(self: &Arc<Self>, from: NodeId, message: ToNode) {
-        match message {
-            ToNode::Leads { shard, term } => {
-                self.leader_announced(shard, Leader { term, node: from });
-            }
-            ToNode::Reattached { shard, term } => {
-                self.to_shard(shard, ShardMessage::Reattached { node: from, term });
-            }
-            ToNode::Low { memory, disk } => self.peer_is_low(from, Some(Low { memory, disk })),
-            ToNode::Wants { shard } => {
-                let now = tokio::time::Instant::now();
-                self.wants.lock().insert(shard, (from, now));
-                self.keeper_kick.notify_one();
-            }
-            ToNode::Holds { shard, last_log } => {
-                if self.has_removed(shard, from) {
-                    self.send_to_node(from, ToNode::Released { shard, last_log });
-                }
-            }
-            ToNode::Released { shard, last_log } => {
-                self.released.lock().insert(shard, last_log);
-                self.keeper_kick.notify_one();
-            }
-            ToNode::Usage(usage) => self.in_use.heard(from, Some(usage)),
-        }
     }
 
     pub(crate) fn tell_sessions_of_leader(&self, token: &Arc<Reattaching>) {
@@ -701,69 +653,6 @@ impl Node {
         })
     }
 
-    /// Sends a message to a lane, here or on another node. Fails at once if that node is not linked.
-    pub(crate) fn send_to_lane(
-        &self,
-        address: Address,
-        message: ToOwner,
-    ) -> Result<(), Unreachable> {
-        if address.node == self.id {
-            return self.send_here(address.lane, LaneMessage::Owner(message));
-        }
-        let frame = encode_to_owner(address.lane, &message).map_err(|error| {
-            tracing::error!(%error, "a message to a queue's owner could not be encoded");
-            Unreachable
-        })?;
-        self.transport
-            .get()
-            .ok_or(Unreachable)?
-            .send(address.node, Lane::Publish, frame)
-            .map_err(|_| Unreachable)
-    }
-
-    pub(crate) fn send_here(&self, lane: u8, message: LaneMessage) -> Result<(), Unreachable> {
-        self.lanes
-            .get(usize::from(lane))
-            .ok_or(Unreachable)?
-            .send(message)
-            .map_err(|_| Unreachable)
-    }
-
-    /// Sends a lane's events to a session, here or on another node. A session that is gone has told the lane so, or its node has.
-    pub(crate) fn send_to_session(&self, session: SessionId, events: Vec<ToSession>) {
-        if session.node == self.id {
-            if session.incarnation == self.incarnation() {
-                self.to_inbox(session.number, events);
-            }
-            return;
-        }
-        match encode_to_session(session, events) {
-            Ok(frame) => {
-                if let Some(transport) = self.transport.get() {
-                    let _ = transport.send(session.node, Lane::Delivery, frame);
-                }
-            }
-            Err(error) => {
-                tracing::error!(%error, %session, "events for a session could not be encoded")
-            }
-        }
-    }
-
-    fn to_inbox(&self, session: u64, events: Vec<ToSession>) {
-        if let Some(inbox) = self.sessions.read().get(&session) {
-            for event in events {
-                // The receiver goes when the session does.
-                let _ = inbox.send(Inbox::Owner(event));
-            }
-        }
-    }
-
-    pub(crate) fn broadcast(&self, message: impl Fn() -> Inbox) {
-        for inbox in self.sessions.read().values() {
-            let _ = inbox.send(message());
-        }
-    }
-
     /// A queue's size has changed: keeps the account, and raises or ends the alarm.
     pub(crate) fn account(self: &Arc<Self>, before: u64, after: u64) {
         let total = if after >= before {
@@ -794,13 +683,6 @@ impl Node {
 
     pub(crate) fn alarms(&self) -> &Alarms {
         &self.alarms
-    }
-
-    /// Sends each lane of this node a message.
-    pub(crate) fn to_all_lanes(&self, mut message: impl FnMut() -> LaneMessage) {
-        for lane in &self.lanes {
-            let _ = lane.send(message());
-        }
     }
 
     pub(crate) fn transport(&self) -> Option<&Transport> {
@@ -882,225 +764,4 @@ impl Drop for OneUnderWay {
     fn drop(&mut self) {
         self.0.0.fetch_sub(1, Ordering::AcqRel);
     }
-}
-
-/// The node that a lane is on cannot be reached now.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Unreachable;
-
-/// What the metadata group and the links call. Holds the node weakly: the node holds them.
-struct Wiring(Weak<Node>);
-
-impl Hooks for Wiring {
-    fn applied(&self, _: u64, events: &[Event]) {
-        let Some(node) = self.0.upgrade() else { return };
-        // Before the node is put together, there is nobody to tell.
-        if node.metadata.get().is_none() {
-            return;
-        }
-        let mut deleted: Vec<QueueId> = Vec::new();
-        let mut members = false;
-        let mut created = 0;
-        for event in events {
-            match event {
-                Event::QueueDeleted { id, .. } => deleted.push(*id),
-                Event::VhostDeleted { name } => {
-                    node.broadcast(|| Inbox::VhostDeleted(name.clone()))
-                }
-                Event::MembersChanged { .. } => members = true,
-                Event::LimitsChanged => node.in_use.kick(),
-                Event::ShardMoved { .. } | Event::ShardsPlaced => node.keeper_kick.notify_one(),
-                Event::QueueCreated { .. } => created += 1,
-                // What a session remembers of its user is asked anew at each use.
-                Event::UserChanged { .. } => {}
-            }
-        }
-        if created + deleted.len() > 0 && node.metadata().leader() == Some(node.id) {
-            node.churn.count(Churned::QueueCreated, created as u64);
-            let gone = deleted.len() as u64;
-            node.churn.count(Churned::QueueDeleted, gone);
-        }
-        if !deleted.is_empty() {
-            node.to_all_lanes(|| LaneMessage::Deleted(deleted.clone()));
-        }
-        if members {
-            node.members_changed();
-        }
-    }
-
-    fn replaced(&self, _: u64) {
-        let Some(node) = self.0.upgrade() else { return };
-        if node.metadata.get().is_some() {
-            node.in_use.kick();
-            node.to_all_lanes(|| LaneMessage::Revise);
-            node.members_changed();
-        }
-    }
-}
-
-impl Handler for Wiring {
-    fn admit(&self, peer: &Hello) -> Result<(), String> {
-        match self
-            .0
-            .upgrade()
-            .as_ref()
-            .and_then(|n| n.metadata.get().cloned())
-        {
-            Some(metadata) => metadata.admit(peer),
-            None => Err("the node is stopping".into()),
-        }
-    }
-
-    fn turned_away(&self, who: &str, address: &str, reason: &str) {
-        audit::member_refused(who, address, reason);
-    }
-
-    fn link_up(&self, peer: &Hello, _: LinkId) {
-        if let Some(node) = self.0.upgrade() {
-            node.metadata().on_link_up(peer);
-            node.shards.on_link_up(peer.node);
-            node.linked.write().insert(peer.node);
-            // What was lost with an earlier link is said again: who leads what here, and to the peer's shards, what sessions are waiting for.
-            for (shard, term) in node.leaders.of(node.id) {
-                node.send_to_node(peer.node, ToNode::Leads { shard, term });
-            }
-            node.tell_alarms(peer.node);
-            node.tell_usage(peer.node);
-            node.keeper_kick.notify_one();
-        }
-    }
-
-    fn link_down(&self, peer: &Hello, _: LinkId) {
-        let Some(node) = self.0.upgrade() else { return };
-        node.metadata().on_link_down(peer);
-        node.shards.on_link_down(peer.node);
-        node.linked.write().remove(&peer.node);
-        node.peer_is_low(peer.node, None);
-        node.in_use.heard(peer.node, None);
-        // Nothing that was under way will be answered, and what the peer's sessions hold here goes back.
-        node.broadcast(|| Inbox::NodeLost(peer.node));
-        node.to_all_lanes(|| LaneMessage::PeerGone(peer.node, None));
-    }
-
-    fn message(&self, from: NodeId, lane: Lane, frame: Frame) {
-        let Some(node) = self.0.upgrade() else { return };
-        let result = match lane {
-            Lane::Raft | Lane::Control => {
-                node.metadata().on_message(from, lane, frame);
-                Ok(())
-            }
-            Lane::Shard | Lane::ShardPulse => {
-                node.shards.on_message(from, lane, frame);
-                Ok(())
-            }
-            Lane::Publish => decode_from_peer(frame).map(|message| match message {
-                FromPeer::Owner(lane, message) => {
-                    let _ = node.send_here(lane, LaneMessage::Owner(message));
-                }
-                FromPeer::Node(message) => node.from_node(from, message),
-            }),
-            Lane::Delivery => decode_to_session(frame).map(|envelope| {
-                if envelope.incarnation == node.incarnation() {
-                    node.to_inbox(envelope.session, envelope.events);
-                }
-            }),
-        };
-        if let Err(error) = result {
-            tracing::warn!(%from, ?lane, %error, "a message of a peer was dropped");
-        }
-    }
-
-    fn request(&self, from: NodeId, lane: Lane, frame: Frame, reply: ReplyTo) {
-        let Some(node) = self.0.upgrade() else { return };
-        match lane {
-            Lane::Raft | Lane::Control => node.metadata().on_request(from, lane, frame, reply),
-            Lane::Shard | Lane::ShardPulse => node.shards.on_request(from, lane, frame, reply),
-            Lane::Publish => tracing::warn!(%from, "a peer asked where there is nothing to ask"),
-            Lane::Delivery if frame.head.is_empty() => crate::observe::answer(&node, frame, reply),
-            Lane::Delivery => crate::counts::answer(&node, frame, reply),
-        }
-    }
-
-    fn refused(&self, peer_address: &str, reason: String) {
-        tracing::debug!(peer = peer_address, reason, "a peer refuses to be linked");
-    }
-}
-
-/// The node's identity, made at its first start, and the incarnation of this start.
-fn identity(
-    storage: &dyn Storage,
-    random: &mut StdRng,
-) -> Result<(NodeId, Incarnation), NodeError> {
-    let state = storage.state();
-    let number = |what: &'static str| -> Result<Option<u64>, NodeError> {
-        match state.get(Space::Node, what.as_bytes())? {
-            None => Ok(None),
-            Some(bytes) => bytes
-                .as_ref()
-                .try_into()
-                .map(|b| Some(u64::from_be_bytes(b)))
-                .map_err(|_| NodeError::Identity { what }),
-        }
-    };
-    let id = match number("identity")? {
-        Some(id) => NodeId(id),
-        None => {
-            let id = random.next_u64().max(1);
-            state.write(
-                Space::Node,
-                vec![Write::Put(
-                    "identity".into(),
-                    id.to_be_bytes().to_vec().into(),
-                )],
-            )?;
-            NodeId(id)
-        }
-    };
-    let incarnation = Incarnation(number("incarnation")?.unwrap_or(0) + 1);
-    store_incarnation(storage, incarnation)?;
-    Ok((id, incarnation))
-}
-
-fn store_incarnation(storage: &dyn Storage, incarnation: Incarnation) -> Result<(), StorageError> {
-    let state = storage.state();
-    state.write(
-        Space::Node,
-        vec![Write::Put(
-            "incarnation".into(),
-            incarnation.0.to_be_bytes().to_vec().into(),
-        )],
-    )?;
-    state.sync()
-}
-
-fn random_bytes<const N: usize>(random: &mut StdRng) -> [u8; N] {
-    let mut bytes = [0; N];
-    random.fill_bytes(&mut bytes);
-    bytes
-}
-
-fn first_user(
-    name: &str,
-    password: &str,
-    hashing: PasswordHashing,
-    random: &mut StdRng,
-) -> Vec<Command> {
-    let salt = draw_salt(hashing, random);
-    let password_hash = hash_password(hashing, salt, password.as_bytes());
-    let all = || ".*".to_owned();
-    vec![
-        Command::PutUser(User {
-            name: name.to_owned(),
-            password_hash,
-            hashing,
-            tags: vec!["administrator".into()],
-        }),
-        Command::SetPermission(Permission {
-            user: name.to_owned(),
-            vhost: "/".into(),
-            configure: all(),
-            write: all(),
-            read: all(),
-        }),
-    ]
 }
