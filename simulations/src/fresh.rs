@@ -4,10 +4,10 @@ use crate::processes::{self, Source};
 use anyhow::{Context as _, bail};
 use std::process::Command;
 use std::time::Duration;
-use warren_simulations::options::{LEADERS, METADATA, QUEUES};
+use warren_simulations::options::{LEADERS, METADATA, QUEUES, UPGRADES};
 
 /// So many seeds about leaders there are to draw from: as many as of each other sort.
-const LEADERS_DRAWN: u64 = 1_000_000;
+const UPGRADES_DRAWN: u64 = 1_000_000;
 
 /// A commit's whole id.
 pub(crate) fn commit(revision: &str) -> anyhow::Result<String> {
@@ -50,15 +50,17 @@ impl Iterator for Numbers {
     }
 }
 
-/// A commit's seeds, without end: in turn one that draws from everything, one about queues, one about metadata, and one about leaders.
+/// A commit's seeds, without end: in turn one that draws from everything, one about queues, one about metadata, one about leaders, and one about
+/// upgrades.
 pub(crate) fn seeds(id: &str) -> impl Iterator<Item = u64> + Send + use<> {
     Numbers::of(id)
         .enumerate()
-        .map(|(place, number)| match place % 4 {
+        .map(|(place, number)| match place % 5 {
             0 => number % QUEUES,
             1 => QUEUES + number % (METADATA - QUEUES),
             2 => METADATA + number % (LEADERS - METADATA),
-            _ => LEADERS + number % LEADERS_DRAWN,
+            3 => LEADERS + number % (UPGRADES - LEADERS),
+            _ => UPGRADES + number % UPGRADES_DRAWN,
         })
 }
 
@@ -88,16 +90,17 @@ mod tests {
 
     #[test]
     fn a_commit_has_the_same_seeds_each_time_of_all_kinds_and_another_has_others() {
-        let of = |id: &str| seeds(id).take(8).collect::<Vec<_>>();
+        let of = |id: &str| seeds(id).take(10).collect::<Vec<_>>();
         let one = of("f639f76");
         assert_eq!(one, of("f639f76"));
         assert_ne!(one, of("f639f77"));
-        for place in [0, 4] {
+        for place in [0, 5] {
             assert!(one[place] < QUEUES);
             assert!((QUEUES..METADATA).contains(&one[place + 1]));
             assert!((METADATA..LEADERS).contains(&one[place + 2]));
-            assert!((LEADERS..LEADERS + LEADERS_DRAWN).contains(&one[place + 3]));
+            assert!((LEADERS..UPGRADES).contains(&one[place + 3]));
+            assert!((UPGRADES..UPGRADES + UPGRADES_DRAWN).contains(&one[place + 4]));
         }
-        assert_ne!(one[0], one[4]);
+        assert_ne!(one[0], one[5]);
     }
 }
