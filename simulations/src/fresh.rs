@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 use warren_simulations::options::{LEADERS, METADATA, QUEUES, UPGRADES};
 
-/// So many seeds about leaders there are to draw from: as many as of each other sort.
+/// So many seeds about upgrades there are to draw from: as many as of each other sort.
 const UPGRADES_DRAWN: u64 = 1_000_000;
 
 /// A commit's whole id.
