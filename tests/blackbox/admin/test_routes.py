@@ -136,6 +136,27 @@ def test_what_does_not_exist(cluster):
         assert answer.status == 404 and answer.json["error"], path
 
 
+def test_actions_on_queues(cluster):
+    """RabbitMQ's, of mirrored queues: they are taken for every type of queue, and there is nothing to do."""
+    node = cluster[3]
+    try:
+        for name, body in (("act-q", {"durable": True, "arguments": {"x-queue-type": "quorum"}}), ("act-c", {"durable": True}), ("act-t", {"durable": False})):
+            assert node.put(f"queues/%2F/{name}", body) == 201
+            for action in ("sync", "cancel_sync"):
+                answer = node.ask("POST", f"queues/%2F/{name}/actions", {"action": action})
+                assert answer.status == 204 and answer.body == b"", (name, action)
+            for body in ({"action": "shout"}, {"action": 5}, {}):
+                answer = node.ask("POST", f"queues/%2F/{name}/actions", body)
+                assert answer.status == 400 and "action" in answer.json["reason"], body
+        for path in ("queues/%2F/none/actions", "queues/none/act-q/actions"):
+            for body in ({"action": "sync"}, b"{"):
+                assert node.ask("POST", path, body).status == 404, path
+    finally:
+        for name in ("act-q", "act-c", "act-t"):
+            node.delete(f"queues/%2F/{name}")
+
+
+# Last in this file: the others stay away until its end.
 @pytest.fixture(scope="module")
 def alone(admin_cluster):
     """Node 1 without the others, when it has noticed."""
@@ -163,23 +184,3 @@ def test_a_node_that_has_lost_the_others_answers_in_time(alone, path):
             assert answer.status == 503 and answer.json["status"] == "failed"
     else:
         assert answer.status == 503 and answer.json["reason"], (answer.status, answer.body)
-
-
-def test_actions_on_queues(cluster):
-    """RabbitMQ's, of mirrored queues: they are taken for every type of queue, and there is nothing to do."""
-    node = cluster[3]
-    try:
-        for name, body in (("act-q", {"durable": True, "arguments": {"x-queue-type": "quorum"}}), ("act-c", {"durable": True}), ("act-t", {"durable": False})):
-            assert node.put(f"queues/%2F/{name}", body) == 201
-            for action in ("sync", "cancel_sync"):
-                answer = node.ask("POST", f"queues/%2F/{name}/actions", {"action": action})
-                assert answer.status == 204 and answer.body == b"", (name, action)
-            for body in ({"action": "shout"}, {"action": 5}, {}):
-                answer = node.ask("POST", f"queues/%2F/{name}/actions", body)
-                assert answer.status == 400 and "action" in answer.json["reason"], body
-        for path in ("queues/%2F/none/actions", "queues/none/act-q/actions"):
-            for body in ({"action": "sync"}, b"{"):
-                assert node.ask("POST", path, body).status == 404, path
-    finally:
-        for name in ("act-q", "act-c", "act-t"):
-            node.delete(f"queues/%2F/{name}")
