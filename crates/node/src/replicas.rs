@@ -1,7 +1,7 @@
 //! Keeps the node's shards where the routing table wants them: opens and closes their groups, follows placements, brings leadership home.
 //!
 //! Flow: [`Keeper::run`] wakes on changes of the table and now and then. The metadata group's leader places shards that have no place yet, and those whose
-//! place the ring has changed; every node opens the groups of its replicas; the leader of a shard makes the group's members those of its placement, and hands
+//! place the ring has changed, or of which a queue asks for more replicas, or no queue does any more; every node opens the groups of its replicas; the leader of a shard makes the group's members those of its placement, and hands
 //! leadership to the preferred leader once that has caught up.
 //! Invariants: a shard is founded once, by the nodes of its first placement; a replica is deleted on the word of its shard's leader only; a node does one change
 //! at a time, so that moves are paced.
@@ -173,7 +173,8 @@ impl Keeper {
             }
             let mut placements = Vec::new();
             for shard in (0..shards).map(ShardId) {
-                let replicas = owners.ring.replicas(shard, REPLICAS);
+                let wanted = usize::try_from(table.group_size(shard)).unwrap_or(usize::MAX);
+                let replicas = owners.ring.replicas(shard, REPLICAS.max(wanted));
                 let placed = table.placement(shard);
                 if !replicas.is_empty() && placed.is_none_or(|p| p.replicas != replicas) {
                     placements.push(Placement { shard, replicas });

@@ -99,6 +99,7 @@ impl Ring {
 
     /// The shard's first `n` members, up or not, preferred first; fewer if there are fewer.
     pub fn replicas(&self, shard: ShardId, n: usize) -> Vec<NodeId> {
+        let n = n.min(self.members.len());
         let mut replicas = Vec::with_capacity(n);
         for member in self.clockwise(position_of(shard)) {
             if replicas.len() == n {
@@ -106,9 +107,6 @@ impl Ring {
             }
             if !replicas.contains(&member.node) {
                 replicas.push(member.node);
-            }
-            if replicas.len() == self.members.len() {
-                break;
             }
         }
         replicas

@@ -12,6 +12,8 @@ use warren_protocol::{Table, Value};
 
 /// The argument that chooses the queue's type.
 pub(crate) const TYPE: &str = "x-queue-type";
+/// How many replicas a quorum queue is to have.
+const GROUP_SIZE: &str = "x-quorum-initial-group-size";
 pub(crate) const DEFAULT_TYPE: &str = "classic";
 
 /// The names of the types that queues can have.
@@ -71,7 +73,7 @@ const TYPES: [QueueType; 2] = [
             "x-overflow",
             "x-single-active-consumer",
             TYPE,
-            "x-quorum-initial-group-size",
+            GROUP_SIZE,
             "x-delivery-limit",
             "x-message-ttl",
             "x-queue-leader-locator",
@@ -107,6 +109,16 @@ fn type_of(arguments: &[u8]) -> &'static QueueType {
 /// The name of the type of a queue with these arguments.
 pub(crate) fn type_name(arguments: &[u8]) -> &'static str {
     type_of(arguments).name
+}
+
+/// How many replicas a queue with these arguments asks for, if it says.
+pub(crate) fn group_size(arguments: &[u8]) -> Option<u32> {
+    if arguments.is_empty() {
+        return None;
+    }
+    let table = Table::parse(arguments).ok()?;
+    let size = not_negative(&table.get(GROUP_SIZE)?).ok()?;
+    Some(u32::try_from(size).unwrap_or(u32::MAX))
 }
 
 /// The arguments that two declares of a queue must agree on.
@@ -205,7 +217,7 @@ fn check_value(argument: &str, value: &Value<'_>, table: Table<'_>) -> Result<()
             }
             _ => Ok(()),
         },
-        "x-quorum-initial-group-size" => match not_negative(value)? {
+        GROUP_SIZE => match not_negative(value)? {
             0 => Err("{value_zero,0}".to_owned()),
             _ => Ok(()),
         },

@@ -10,13 +10,16 @@ use crate::members::{NodeRecord, Placed};
 use crate::names::Names;
 use crate::policy::Policies;
 use crate::queue::Queue;
+use crate::queue_arguments;
 use crate::slab::Slab;
 use crate::text;
 use crate::topic_permissions::ByExchange;
 use hashbrown::HashTable;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use warren_model::command::{ParameterKey, Permission, User, UserLimit, VhostDetails, VhostLimit};
+use warren_model::command::{
+    ParameterKey, Permission, Place, User, UserLimit, VhostDetails, VhostLimit,
+};
 use warren_model::{Incarnation, Level, NodeId, QueueId, Refusal, SessionId, ShardId};
 
 /// The replicated routing table of one node.
@@ -57,6 +60,8 @@ pub struct Table {
     pub(crate) session_queues: BTreeMap<SessionId, BTreeSet<QueueId>>,
     /// Queues that live in one incarnation's memory.
     pub(crate) memory_queues: BTreeMap<(NodeId, Incarnation), BTreeSet<QueueId>>,
+    /// How many queues of a shard ask for so many replicas.
+    pub(crate) group_sizes: BTreeMap<(ShardId, u32), u32>,
     pub(crate) names: Names,
     pub(crate) bindings: Bindings,
 }
@@ -74,6 +79,14 @@ pub(crate) struct Vhost {
 
 fn name_hash(vhost: u32, name: &[u8]) -> u64 {
     hash::mix(hash::bytes(name) ^ u64::from(vhost))
+}
+
+/// The shard that a queue lies in, and how many replicas it asks for.
+fn asked_of(queue: &Queue) -> Option<(ShardId, u32)> {
+    let Place::Shard(shard) = queue.place else {
+        return None;
+    };
+    Some((shard, queue_arguments::group_size(&queue.arguments)?))
 }
 
 fn id_hash(id: QueueId) -> u64 {
@@ -117,6 +130,12 @@ impl Table {
     /// What all nodes of the cluster know. It never falls.
     pub fn level(&self) -> Level {
         self.level.unwrap_or(Level::FIRST)
+    }
+
+    /// The most replicas that a queue of a shard asks for (`x-quorum-initial-group-size`), 0 if none does.
+    pub fn group_size(&self, shard: ShardId) -> u32 {
+        let of_shard = self.group_sizes.range((shard, 0)..=(shard, u32::MAX));
+        of_shard.last().map_or(0, |((_, size), _)| *size)
     }
 
     /// How many bindings there are, in all virtual hosts.
@@ -221,11 +240,14 @@ impl Table {
         if let Some(session) = queue.exclusive {
             self.session_queues.entry(session).or_default().insert(id);
         }
-        if let warren_model::command::Place::Node(node, incarnation) = queue.place {
+        if let Place::Node(node, incarnation) = queue.place {
             self.memory_queues
                 .entry((node, incarnation))
                 .or_default()
                 .insert(id);
+        }
+        if let Some(asked) = asked_of(&queue) {
+            *self.group_sizes.entry(asked).or_default() += 1;
         }
         let slot = self.queues.insert(queue);
         let queues = &self.queues;
@@ -254,8 +276,16 @@ impl Table {
         if let Some(session) = queue.exclusive {
             remove_id(&mut self.session_queues, &session, queue.id);
         }
-        if let warren_model::command::Place::Node(node, incarnation) = queue.place {
+        if let Place::Node(node, incarnation) = queue.place {
             remove_id(&mut self.memory_queues, &(node, incarnation), queue.id);
+        }
+        if let Some(asked) = asked_of(&queue)
+            && let Some(queues) = self.group_sizes.get_mut(&asked)
+        {
+            *queues -= 1;
+            if *queues == 0 {
+                self.group_sizes.remove(&asked);
+            }
         }
         queue
     }

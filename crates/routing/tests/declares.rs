@@ -7,7 +7,7 @@ mod world;
 use warren_model::command::{DeclareExchange, DeclareQueue, Place};
 use warren_model::{Command, Incarnation, NodeId, Outcome, SessionId, ShardId};
 use warren_protocol::OwnedValue;
-use warren_routing::{Check, Event};
+use warren_routing::{Check, Event, Table};
 use world::{
     ME, OTHER, World, args, binding, delete_exchange, exchange, exchange_binding, queue, text,
 };
@@ -626,4 +626,42 @@ fn a_missing_virtual_host_refuses_everything_in_it() {
         Outcome::Queue { created: true, .. }
     ));
     world.check();
+}
+
+#[test]
+fn a_shard_has_the_replicas_that_the_most_demanding_of_its_queues_asks_for() {
+    let mut world = World::new();
+    let declare = |name: &str, shard, size: i64| {
+        Command::DeclareQueue(DeclareQueue {
+            place: Place::Shard(ShardId(shard)),
+            arguments: args([
+                ("x-queue-type", text("quorum")),
+                ("x-quorum-initial-group-size", OwnedValue::I64(size)),
+            ]),
+            ..queue(name)
+        })
+    };
+    let sizes = |world: &World| [0, 1, 2].map(|shard| world.table.group_size(ShardId(shard)));
+    assert_eq!(sizes(&world), [0, 0, 0]);
+    for (name, shard, size) in [("a", 1, 5), ("b", 1, 7), ("c", 1, 7), ("d", 2, i64::MAX)] {
+        assert!(matches!(
+            world.run(declare(name, shard, size)),
+            Outcome::Queue { created: true, .. }
+        ));
+    }
+    // Declared again it counts once.
+    world.run(declare("a", 1, 5));
+    assert_eq!(sizes(&world), [0, 7, u32::MAX]);
+    world.check();
+    let restored = Table::restore(world.table.records(), world.table.index()).unwrap();
+    assert_eq!(restored.group_size(ShardId(1)), 7);
+    for (name, left) in [("b", 7), ("c", 5), ("a", 0)] {
+        world.run(Command::DeleteQueue {
+            vhost: "/".into(),
+            name: name.into(),
+            only: None,
+            session: ME,
+        });
+        assert_eq!(sizes(&world), [0, left, u32::MAX], "without {name}");
+    }
 }

@@ -164,3 +164,43 @@ def test_a_dead_node_that_alone_holds_something_is_forgotten_by_force_only(own, 
     forced = own.run("cluster", "forget", "node3", "--yes", "--force", "--output", "json")
     assert json.loads(forced.stdout)["shards_without_majority"] == shards
     eventually(lambda: len(node.get("cluster").json["members"]) == 2, "node3 has left")
+
+
+def test_a_queue_that_asks_for_five_replicas_survives_two_nodes(new_cluster, eventually):
+    """`x-quorum-initial-group-size`: more replicas than three, where there are so many nodes, for as long as the queue is there."""
+    cluster = new_cluster(5)
+    try:
+        cluster.start()
+        node = cluster[1]
+        arguments = {"x-queue-type": "quorum", "x-quorum-initial-group-size": 5}
+        assert node.put("queues/%2F/wide", {"durable": True, "arguments": arguments}) == 201
+
+        def replicas():
+            """Those that are in the group, as its leader says."""
+            leader = node.get("queues/quorum/%2F/wide/status").json["leader"]
+            status = next(n for n in cluster.nodes if n.name == leader).get("queues/quorum/%2F/wide/status").json
+            return [] if status["changing"] else [r["node"] for r in status["replicas"] if r["last_index"] is not None]
+
+        eventually(lambda: len(replicas()) == 5, "five replicas are in the group", 30)
+        placed = [p for p in node.get("ring").json["placements"] if len(p["replicas"]) != 3]
+        assert len(placed) == 1, "no other shard has changed"
+        shard = placed[0]["shard"]
+
+        cluster[4].kill()
+        cluster[5].kill()
+        channel = node.connect().channel()
+        channel.confirm_delivery()
+
+        def confirmed():
+            try:
+                channel.basic_publish("", "wide", b"kept", pika.BasicProperties(delivery_mode=2), mandatory=True)
+            except pika.exceptions.NackError:
+                return False
+            return True
+
+        eventually(confirmed, "publishes are confirmed with two of five nodes gone", 30)
+        cluster.heal()
+        assert node.delete("queues/%2F/wide") == 204
+        eventually(lambda: len(node.get("ring").json["placements"][shard]["replicas"]) == 3, "three replicas are enough again", 30)
+    finally:
+        cluster.stop()
