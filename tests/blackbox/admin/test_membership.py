@@ -178,7 +178,10 @@ def test_a_queue_that_asks_for_five_replicas_survives_two_nodes(new_cluster, eve
         def replicas():
             """Those that are in the group, as its leader says."""
             leader = node.get("queues/quorum/%2F/wide/status").json["leader"]
-            status = next(n for n in cluster.nodes if n.name == leader).get("queues/quorum/%2F/wide/status").json
+            at = [n for n in cluster.nodes if n.name == leader]
+            if not at:
+                return []
+            status = at[0].get("queues/quorum/%2F/wide/status").json
             return [] if status["changing"] else [r["node"] for r in status["replicas"] if r["last_index"] is not None]
 
         eventually(lambda: len(replicas()) == 5, "five replicas are in the group", 30)
