@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::extract::{Body, Names, Parameters};
 use crate::listing::Listing;
 use crate::queues::{Key, keys};
-use crate::{Shared, arguments, change, check_name, exchange_name, exchanges, queues};
+use crate::{Shared, arguments, change_for, check_name, exchange_name, exchanges, queues};
 use axum::extract::State;
 use axum::http::{HeaderName, StatusCode, header};
 use axum::{Extension, Json};
@@ -283,7 +283,7 @@ pub(crate) async fn post(
         Some(&binding.source),
         &binding.destination,
     )?;
-    change(&node, Command::Bind(binding.clone())).await?;
+    change_for(&node, &access, Command::Bind(binding.clone())).await?;
     let table = node.metadata().table().read();
     let same = |known: &BindingView<'_>| {
         known.source == binding.source
@@ -348,7 +348,7 @@ pub(crate) async fn delete(
             session: node.own_session(),
         }
     };
-    change(&node, Command::Unbind(binding)).await?;
+    change_for(&node, &access, Command::Unbind(binding)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

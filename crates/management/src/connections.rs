@@ -437,6 +437,7 @@ fn consumer(seen: &Seen, consumer: &ConsumerInfo, table: &warren_routing::Table)
         "ack_required": consumer.acks,
         "exclusive": consumer.exclusive,
         "prefetch_count": consumer.prefetch,
+        "arguments": crate::arguments::to_json(&consumer.arguments),
         "active": consumer.active,
         "activity_status": if consumer.active { "up" } else { "suspected_down" },
         "channel_details": {

@@ -4,7 +4,7 @@ use crate::access::Access;
 use crate::error::Error;
 use crate::extract::{Body, Names, Parameters};
 use crate::listing::Listing;
-use crate::{Shared, arguments, change, check_name, exchange_name, policies};
+use crate::{Shared, arguments, change_for, check_name, exchange_name, policies};
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::{Extension, Json};
@@ -102,7 +102,7 @@ pub(crate) async fn put(
         internal: body.flag("internal")?,
         arguments: body.arguments()?,
     };
-    change(&node, Command::DeclareExchange(declare)).await?;
+    change_for(&node, &access, Command::DeclareExchange(declare)).await?;
     Ok(if known {
         StatusCode::NO_CONTENT
     } else {
@@ -124,15 +124,12 @@ pub(crate) async fn delete(
             .exchange(&vhost, &name)
             .ok_or_else(|| none(&vhost, &name))?;
     }
-    change(
-        &node,
-        Command::DeleteExchange {
-            vhost,
-            name,
-            if_unused: parameters.is_true("if-unused"),
-        },
-    )
-    .await?;
+    let delete = Command::DeleteExchange {
+        vhost,
+        name,
+        if_unused: parameters.is_true("if-unused"),
+    };
+    change_for(&node, &access, delete).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -81,6 +81,16 @@ async fn change(node: &Node, command: Command) -> Result<Outcome, Error> {
     }
 }
 
+/// Changes exchanges, queues or bindings for a user: what its permissions allow, as over AMQP.
+async fn change_for(
+    node: &Node,
+    access: &access::Access,
+    command: Command,
+) -> Result<Outcome, Error> {
+    node.check_change(&access.name, &command)?;
+    change(node, command).await
+}
+
 /// What a put answers, by whether what it puts was there.
 fn put_status(known: bool) -> StatusCode {
     if known {

@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::extract::{Body, Names, Parameters};
 use crate::listing::{Chosen, Listing};
 use crate::{
-    CHANGE_DEADLINE, CHUNK, PEERS_DEADLINE, Shared, arguments, change, check_name, connections,
+    CHANGE_DEADLINE, CHUNK, PEERS_DEADLINE, Shared, arguments, change_for, check_name, connections,
     policies,
 };
 use axum::extract::State;
@@ -229,7 +229,7 @@ pub(crate) async fn put(
         server_named: false,
         arguments,
     };
-    Ok(if declare(&node, &queue).await? {
+    Ok(if declare(&node, &access, &queue).await? {
         StatusCode::CREATED
     } else {
         StatusCode::NO_CONTENT
@@ -265,7 +265,7 @@ impl NewQueue {
 }
 
 /// Declares a queue. Says whether it is new.
-pub(crate) async fn declare(node: &Node, queue: &NewQueue) -> Result<bool, Error> {
+async fn declare(node: &Node, access: &Access, queue: &NewQueue) -> Result<bool, Error> {
     let NewQueue {
         vhost,
         name,
@@ -280,7 +280,7 @@ pub(crate) async fn declare(node: &Node, queue: &NewQueue) -> Result<bool, Error
         };
         let Some(place) = place else { break };
         let declare = queue.at(place, node.own_session());
-        match change(node, Command::DeclareQueue(declare)).await? {
+        match change_for(node, access, Command::DeclareQueue(declare)).await? {
             Outcome::Queue { created, .. } => return Ok(created),
             Outcome::Done | Outcome::Refused(_) => return Ok(false),
             // The node that was chosen has gone down meanwhile, which the table shows by now.
@@ -326,18 +326,20 @@ pub(crate) async fn delete(
         only: Some(only),
         session: node.own_session(),
     };
-    change(&node, delete).await?;
+    change_for(&node, &access, delete).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 /// RabbitMQ's actions on mirrored queues. Replicas here are always brought up to date by themselves, so that there is nothing to start or stop.
 pub(crate) async fn act(
     State(node): Shared,
+    Extension(access): Extension<Access>,
     Names((vhost, name)): Names<(String, String)>,
     body: Result<Body, Error>,
 ) -> Result<StatusCode, Error> {
     let is_there = {
         let table = node.metadata().table().read();
+        access.vhost(&table, &vhost)?;
         table.queue(&vhost, &name).is_some()
     };
     if !is_there {

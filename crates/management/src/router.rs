@@ -44,6 +44,9 @@ pub fn router(node: Arc<Node>) -> Router {
     let shared = definitions()
         .route_layer(from_fn_with_state(node.clone(), current))
         .route_layer(from_fn_with_state(node.clone(), access::authenticate));
+    let topology = topology()
+        .route_layer(from_fn_with_state(node.clone(), current))
+        .route_layer(from_fn_with_state(node.clone(), access::log_in));
     let bounds = Bounds::new();
     let messages = in_sessions(&node, &bounds)
         .route_layer(from_fn_with_state(node.clone(), current))
@@ -71,6 +74,7 @@ pub fn router(node: Arc<Node>) -> Router {
         .route("/metrics/per-object", get(metrics::per_object))
         .merge(own)
         .merge(shared)
+        .merge(topology)
         .merge(messages)
         .merge(
             policies()
@@ -282,6 +286,16 @@ fn definitions() -> Router<Arc<Node>> {
                 .put(permissions::put)
                 .delete(permissions::delete),
         )
+        .route("/api/rebalance/queues", post(replicas::rebalance))
+        .route(
+            "/api/queues/quorum/{vhost}/{queue}/leader",
+            put(replicas::transfer_leader),
+        )
+}
+
+/// Exchanges, queues and bindings: who sees a virtual host sees them, and changes what its permissions allow.
+fn topology() -> Router<Arc<Node>> {
+    Router::new()
         .route("/api/exchanges", get(exchanges::list_all))
         .route("/api/exchanges/{vhost}", get(exchanges::list))
         .route(
@@ -305,14 +319,9 @@ fn definitions() -> Router<Arc<Node>> {
             get(queues::get).put(queues::put).delete(queues::delete),
         )
         .route("/api/queues/{vhost}/{queue}/actions", post(queues::act))
-        .route("/api/rebalance/queues", post(replicas::rebalance))
         .route(
             "/api/queues/quorum/{vhost}/{queue}/status",
             get(replicas::status),
-        )
-        .route(
-            "/api/queues/quorum/{vhost}/{queue}/leader",
-            put(replicas::transfer_leader),
         )
         .route(
             "/api/queues/{vhost}/{queue}/bindings",

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use warren_protocol::{
     BasicAck, BasicConsume, BasicPublish, BasicQos, CLASS_BASIC, ConfirmSelect, Method,
-    QueueDeclare, write_content,
+    QueueDeclare, Table, write_content,
 };
 
 const PEER: &str = "127.0.0.1:40001";
@@ -49,6 +49,7 @@ async fn consuming(api: &Api) -> Amqp {
     let consume = BasicConsume {
         queue: short("q"),
         consumer_tag: short("tag"),
+        arguments: Table::parse(b"\x0ax-priorityb\x05").unwrap(),
         ..BasicConsume::default()
     };
     amqp.call(consume, "basic.consume-ok").await;
@@ -179,6 +180,7 @@ async fn a_connection_and_what_belongs_to_it_are_shown() {
         ),
         (&json!(7), &json!(format!("{NAME} (1)")))
     );
+    assert_eq!(consumer["arguments"], json!({"x-priority": 5}));
     assert_eq!(api.get("consumers/%2F").await, consumers);
     assert_eq!(api.get("queues/%2F/q").await["consumer_details"], consumers);
 

@@ -5,8 +5,12 @@
 use parking_lot::Mutex;
 use regex::Regex;
 use std::collections::BTreeMap;
-use warren_model::Refusal;
+use warren_model::command::{Binding, DeclareExchange, DeclareQueue, Destination};
+use warren_model::{Command, Refusal};
+use warren_protocol::{Table as FieldTable, Value};
 use warren_routing::Table;
+
+use crate::node::Node;
 
 /// What is done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,6 +77,42 @@ impl Permissions {
         Err(Refusal::access_refused(format!(
             "access to {kind} '{name}' in vhost '{vhost}' refused for user '{user}'"
         )))
+    }
+
+    /// Refuses (403) the declaration of an exchange: it takes configure on it, and with an alternate exchange read on it and write on that one.
+    pub(crate) fn check_exchange(
+        &self,
+        table: &Table,
+        user: &str,
+        vhost: &str,
+        declare: &DeclareExchange,
+    ) -> Result<(), Refusal> {
+        let may = |access, name: &str| self.check(table, user, vhost, access, "exchange", name);
+        may(Access::Configure, &declare.name)?;
+        let arguments = FieldTable::parse(&declare.arguments).unwrap_or_default();
+        if let Some(Value::LongStr(alternate)) = arguments.get("alternate-exchange") {
+            may(Access::Read, &declare.name)?;
+            may(Access::Write, &String::from_utf8_lossy(alternate))?;
+        }
+        Ok(())
+    }
+
+    /// Refuses (403) binding and unbinding: it takes write on the destination, read on the source, and leave to read with the key.
+    pub(crate) fn check_binding(
+        &self,
+        table: &Table,
+        user: &str,
+        vhost: &str,
+        binding: &Binding,
+    ) -> Result<(), Refusal> {
+        let may = |access, kind, name| self.check(table, user, vhost, access, kind, name);
+        match &binding.destination {
+            Destination::Queue(name) => may(Access::Write, "queue", name)?,
+            Destination::Exchange(name) => may(Access::Write, "exchange", name)?,
+        }
+        may(Access::Read, "exchange", &binding.source)?;
+        let (source, key) = (&binding.source, &binding.key);
+        self.check_topic(table, user, vhost, Access::Read, source, key)
     }
 
     /// Refuses (403) routing keys that the user may not use with a topic exchange. Other exchanges take any.
@@ -161,6 +201,32 @@ impl Permissions {
         slot.as_ref()
             .and_then(|compiled| compiled.regex.as_ref())
             .is_some_and(|regex| regex.is_match(name))
+    }
+}
+
+impl Node {
+    /// Refuses (403) a change of exchanges, queues or bindings that a user may not make over AMQP. Whether the user may see the virtual host is not asked here.
+    pub fn check_change(&self, user: &str, command: &Command) -> Result<(), Refusal> {
+        let table = self.metadata().table().read();
+        let permissions = Permissions::default();
+        let configures = |kind, vhost: &str, name: &str| {
+            permissions.check(&table, user, vhost, Access::Configure, kind, name)
+        };
+        if let Command::DeclareExchange(declare) = command {
+            permissions.check_exchange(&table, user, &declare.vhost, declare)
+        } else if let Command::DeleteExchange { vhost, name, .. } = command {
+            configures("exchange", vhost, name)
+        } else if let Command::DeclareQueue(DeclareQueue { vhost, name, .. })
+        | Command::DeleteQueue { vhost, name, .. } = command
+        {
+            configures("queue", vhost, name)
+        } else if let Command::Bind(binding) | Command::Unbind(binding) = command {
+            permissions.check_binding(&table, user, &binding.vhost, binding)
+        } else {
+            Err(Refusal::access_refused(
+                "this is nothing that permissions could allow",
+            ))
+        }
     }
 }
 

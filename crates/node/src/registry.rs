@@ -169,6 +169,8 @@ pub struct ConsumerInfo {
     pub exclusive: bool,
     /// At most so many unacknowledged messages; 0: no limit.
     pub prefetch: u32,
+    /// What it was declared with, unless that is large: raw entries of a field table.
+    pub arguments: Vec<u8>,
     /// Its queue's owner serves it now.
     pub active: bool,
 }

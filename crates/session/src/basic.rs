@@ -70,12 +70,8 @@ impl Channel {
             prefetch: if m.no_ack { 0 } else { self.prefetch },
             by_leave,
         };
-        let consumer = core.add_consumer(ConsumerEntry::new(
-            self.number,
-            tag.clone(),
-            m.no_ack,
-            by_leave,
-        ))?;
+        let entry = ConsumerEntry::new(self.number, tag.clone(), m.no_ack, by_leave);
+        let consumer = core.add_consumer(entry.with_arguments(m.arguments.as_bytes()))?;
         self.tags.insert(tag.clone(), consumer);
         let request = Request::Consume {
             consumer,

@@ -15,6 +15,8 @@ use warren_protocol::{
 
 /// Credit goes back to a queue's owner in pieces of at least so many bytes.
 const CREDIT_PIECE: u32 = Credit::WINDOW.bytes / 8;
+/// Bytes of a consumer's arguments that are kept at most: a connection may have many consumers.
+const SHOWN_ARGUMENTS_MAX: usize = 1024;
 
 /// A message for one of the session's consumers.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +35,8 @@ pub struct Delivered<'a> {
 pub(crate) struct ConsumerEntry {
     pub(crate) channel: u16,
     pub(crate) tag: Vec<u8>,
+    /// To show to operators: raw entries of a field table, none of one that is large.
+    pub(crate) arguments: Box<[u8]>,
     pub(crate) no_ack: bool,
     pub(crate) by_leave: bool,
     /// Subscribed; a getter never is.
@@ -56,6 +60,7 @@ impl ConsumerEntry {
         Self {
             channel,
             tag,
+            arguments: Box::default(),
             no_ack,
             by_leave,
             active: true,
@@ -67,6 +72,14 @@ impl ConsumerEntry {
             granted: 0,
             waiting: false,
         }
+    }
+
+    /// Remembers what it was declared with.
+    pub(crate) fn with_arguments(mut self, arguments: &[u8]) -> Self {
+        if arguments.len() <= SHOWN_ARGUMENTS_MAX {
+            self.arguments = arguments.into();
+        }
+        self
     }
 
     pub(crate) fn getter(channel: u16) -> Self {

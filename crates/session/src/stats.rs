@@ -132,6 +132,8 @@ pub struct ConsumerStatus<'a> {
     pub channel: u16,
     /// Its tag.
     pub tag: &'a [u8],
+    /// What it was declared with, unless that is large: raw entries of a field table.
+    pub arguments: &'a [u8],
     /// It does not acknowledge.
     pub no_ack: bool,
 }
@@ -174,6 +176,7 @@ impl Session {
                 number,
                 channel: entry.channel,
                 tag: &entry.tag,
+                arguments: &entry.arguments,
                 no_ack: entry.no_ack,
             })
     }

@@ -223,7 +223,7 @@ fn answered() -> Map<String, Value> {
         ),
         (
             "Consumer",
-            "consumer_tag:s queue:o ack_required:b exclusive:b prefetch_count:n active:b channel_details:o",
+            "consumer_tag:s queue:o ack_required:b exclusive:b prefetch_count:n arguments:o active:b channel_details:o",
         ),
         (
             "Exchange",

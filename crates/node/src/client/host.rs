@@ -13,12 +13,10 @@ use crate::wire::{Ask, Call, Settled};
 use crate::worker::COMMAND_DEADLINE;
 use smallvec::SmallVec;
 use tokio::time::Instant;
-use warren_model::command::{
-    Binding, DeclareExchange, DeclareQueue, Destination, Place, UserLimit,
-};
+use warren_model::command::{Binding, DeclareExchange, DeclareQueue, Place, UserLimit};
 use warren_model::{Command, QueueRef, Refusal, SessionId, Settlement, Subscription};
 use warren_placement::shard_of;
-use warren_protocol::{Value, property_flags};
+use warren_protocol::property_flags;
 use warren_session::{Check, Host, Publish, Published, Reply, Request};
 
 impl Host for Client {
@@ -388,34 +386,15 @@ impl Client {
     }
 
     fn may_declare_exchange(&self, command: &DeclareExchange) -> Result<(), Refusal> {
-        self.may(Access::Configure, "exchange", &command.name)?;
-        let arguments = warren_protocol::Table::parse(&command.arguments).unwrap_or_default();
-        if let Some(Value::LongStr(alternate)) = arguments.get("alternate-exchange") {
-            self.may(Access::Read, "exchange", &command.name)?;
-            self.may(
-                Access::Write,
-                "exchange",
-                &String::from_utf8_lossy(alternate),
-            )?;
-        }
-        Ok(())
+        let table = self.node.metadata().table().read();
+        self.permissions
+            .check_exchange(&table, &self.user, &self.vhost, command)
     }
 
-    /// Binding and unbinding: write to the destination, read from the source.
     fn may_bind(&self, command: &Binding) -> Result<(), Refusal> {
-        match &command.destination {
-            Destination::Queue(name) => self.may(Access::Write, "queue", name)?,
-            Destination::Exchange(name) => self.may(Access::Write, "exchange", name)?,
-        }
-        self.may(Access::Read, "exchange", &command.source)?;
-        self.permissions.check_topic(
-            &self.node.metadata().table().read(),
-            &self.user,
-            &self.vhost,
-            Access::Read,
-            &command.source,
-            &command.key,
-        )
+        let table = self.node.metadata().table().read();
+        self.permissions
+            .check_binding(&table, &self.user, &self.vhost, command)
     }
 
     /// What the look-ups before a request have not checked.

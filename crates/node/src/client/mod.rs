@@ -358,6 +358,7 @@ impl Client {
                     acks: !consumer.no_ack,
                     exclusive: attachment.subscription.exclusive,
                     prefetch: attachment.subscription.prefetch,
+                    arguments: consumer.arguments.to_vec(),
                     active: attachment.address.is_some(),
                 })
             })
