@@ -146,7 +146,7 @@ impl Client {
         self.check(queue, got);
         if let Some((queue, id)) = self.held.remove(&got.tag) {
             let mut state = self.oracle.state();
-            state.messages.acknowledged(&queue, id);
+            state.messages.acknowledged(&queue, id, self.publisher);
             state.holds.given(&queue, id, self.publisher);
         }
     }
@@ -210,7 +210,7 @@ impl Client {
             if put_back {
                 state.messages.put_back(&queue, id, now);
             } else {
-                state.messages.acknowledged(&queue, id);
+                state.messages.acknowledged(&queue, id, self.publisher);
             }
             state
                 .holds

@@ -3,6 +3,7 @@
 //!
 //! A server may know of a connection's end before its client does, so what looks wrong is a suspicion at first, and is dropped if the connection turns out
 //! to have ended, or the node to have had a fault. What needed no acknowledgement is settled by the node itself: the connection's end is no excuse there.
+//! Nor is it wrong if the other delivery reached its consumer late, through a node with a fault, and that consumer's connection ended with it.
 
 use crate::message::MessageId;
 use crate::options::node_name;
@@ -41,6 +42,8 @@ struct Connection {
 struct Suspicion {
     connection: u32,
     since: Duration,
+    /// Who got the message besides, and when.
+    other: (u32, Duration),
     due: Duration,
     /// The connection's end is no excuse.
     given: bool,
@@ -105,6 +108,7 @@ impl Holds {
             self.suspicions.push(Suspicion {
                 connection: before.connection,
                 since: before.since,
+                other: (connection, now),
                 due: now + PATIENCE,
                 given: before.doing == Doing::Given,
                 what: format!(
@@ -167,8 +171,20 @@ impl Holds {
             let Some(connection) = self.connections.get(&suspicion.connection) else {
                 continue;
             };
-            let ended = connection.ended.is_some_and(|ended| ended <= suspicion.due);
-            if (suspicion.given || !ended) && !faulted(connection.node, suspicion.since) {
+            let has_ended = |connection: &Connection| {
+                connection.ended.is_some_and(|ended| ended <= suspicion.due)
+            };
+            // It was on its way when its consumer was counted out together with its node, which passed it on before it heard of that.
+            let (other, at) = suspicion.other;
+            let came_late = self
+                .connections
+                .get(&other)
+                .is_some_and(|other| has_ended(other) && faulted(other.node, at));
+            let ended = has_ended(connection);
+            if (suspicion.given || !ended)
+                && !faulted(connection.node, suspicion.since)
+                && !came_late
+            {
                 return Err(suspicion.what);
             }
         }
@@ -218,6 +234,21 @@ mod tests {
         holds.delivered("q", ID, 2, at(2));
         holds.ended(1, at(4));
         holds.check(at(5), |_, _| false).unwrap();
+    }
+
+    #[test]
+    fn what_reaches_a_consumer_late_that_is_counted_out_is_excused() {
+        let late = |ended: Option<Duration>, faulted: Option<usize>| {
+            let mut holds = held();
+            holds.delivered("q", ID, 2, at(2));
+            if let Some(ended) = ended {
+                holds.ended(2, ended);
+            }
+            holds.check(at(5), |node, _| Some(node) == faulted)
+        };
+        late(Some(at(3)), Some(1)).unwrap();
+        assert!(late(Some(at(3)), None).is_err());
+        assert!(late(None, Some(1)).is_err());
     }
 
     #[test]

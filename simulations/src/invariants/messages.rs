@@ -60,8 +60,8 @@ pub struct Messages {
     kinds: BTreeMap<String, &'static str>,
     /// Bindings that were ever asked for: queue, exchange, key.
     ways: BTreeSet<(String, String, String)>,
-    /// What came out of each queue; true once its consumer has acknowledged it.
-    delivered: BTreeMap<String, BTreeMap<MessageId, bool>>,
+    /// What came out of each queue, and which consumer has acknowledged it.
+    delivered: BTreeMap<String, BTreeMap<MessageId, Option<u32>>>,
     /// What was put back and has not come again, with when that was, by queue.
     put_back: BTreeMap<String, BTreeMap<MessageId, Duration>>,
     /// The latest number delivered, by consumer and publisher.
@@ -148,13 +148,13 @@ impl Messages {
     }
 
     /// A consumer has acknowledged a message.
-    pub fn acknowledged(&mut self, queue: &str, id: MessageId) {
+    pub fn acknowledged(&mut self, queue: &str, id: MessageId, consumer: u32) {
         if let Some(acknowledged) = self
             .delivered
             .get_mut(queue)
             .and_then(|delivered| delivered.get_mut(&id))
         {
-            *acknowledged = true;
+            *acknowledged = Some(consumer);
         }
     }
 
@@ -233,8 +233,8 @@ impl Messages {
                     .get(*queue)
                     .and_then(|delivered| delivered.get(id));
                 let how = match seen {
-                    Some(true) => continue,
-                    Some(false) => "was delivered, never acknowledged, and not delivered again",
+                    Some(Some(_)) => continue,
+                    Some(None) => "was delivered, never acknowledged, and not delivered again",
                     None => "has never been delivered",
                 };
                 if self.stakes.may_lose(queue, sent.at) {
@@ -322,11 +322,12 @@ impl Messages {
             None => self.delivered.entry(queue.to_owned()).or_default(),
         };
         let mut first = false;
-        // What comes again has to be acknowledged again.
-        *of_queue.entry(id).or_insert_with(|| {
+        let acknowledged_by = of_queue.entry(id).or_insert_with(|| {
             first = true;
-            false
-        }) = false;
+            None
+        });
+        // What comes again has to be acknowledged again. But another consumer's acknowledgement may still be on its way, even after its connection has ended.
+        *acknowledged_by = acknowledged_by.filter(|by| *by != delivery.consumer);
         if delivery.redelivered {
             return Ok(id);
         }
@@ -506,10 +507,13 @@ mod tests {
                 .unwrap_err()
                 .contains("not delivered again")
         );
-        m.acknowledged("q", id(1));
+        m.acknowledged("q", id(1), 1);
         m.check_drained(&["q"]).unwrap();
         deliver(&mut m, 1, true, LONG_AGO).unwrap();
         assert!(m.check_drained(&["q"]).is_err(), "it came again");
+        m.acknowledged("q", id(1), 2);
+        deliver(&mut m, 1, true, LONG_AGO).unwrap();
+        m.check_drained(&["q"]).unwrap();
     }
 
     #[test]
