@@ -374,7 +374,6 @@ impl Oracle {
         let routes = node.metadata().may_route();
         let table = node.metadata().table().read();
         let (now, name) = (self.now(), node_name(number));
-        let running = self.running();
         let mut changes = None;
         let mut verdicts: Vec<(&'static str, Result<(), String>)> = Vec::new();
         {
@@ -403,9 +402,9 @@ impl Oracle {
                 verdicts.push((Homes::NAME, state.homes.check(&name, &table)));
             }
             if moved {
+                let running = state.nodes.iter().enumerate();
                 let known = running
-                    .iter()
-                    .map(|(other, node)| (*other, node.config().knows));
+                    .filter_map(|(other, seen)| Some((other, seen.node.as_ref()?.config().knows)));
                 verdicts.push((Levels::NAME, Levels::check(table.level(), known)));
             }
             if thorough {

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
-use warren_model::{Command, Incarnation, NodeId};
+use warren_model::{Command, Incarnation, Level, NodeId};
 use warren_storage::Storage;
 use warren_transport::{Frame, Hello, Lane, ReplyTo, Transport};
 
@@ -220,18 +220,13 @@ impl Metadata {
         command: Command,
         deadline: Duration,
     ) -> impl Future<Output = Result<Proposed, ProposeError>> + Send + use<> {
-        let needed = command.level();
-        let level = self.core.machine.table().read().level();
-        let mut answers = if needed <= level {
-            self.core.proposer.propose([command], deadline)
-        } else {
-            Vec::new()
+        let answers = match self.core.beyond_level(&command) {
+            None => Ok(self.core.proposer.propose([command], deadline)),
+            Some(refused) => Err(refused),
         };
         let core = Arc::clone(&self.core);
         async move {
-            if needed > level {
-                return Err(ProposeError::Level { needed, level });
-            }
+            let mut answers = answers?;
             let Some(answer) = answers.pop() else {
                 return Err(ProposeError::Stopped);
             };
@@ -444,6 +439,16 @@ impl Core {
                 drop(core.spawn(write));
             }
         })
+    }
+
+    /// Why a command may not be proposed yet: the cluster has not come to its level. Most are of the first one, for which the table is not looked at.
+    fn beyond_level(&self, command: &Command) -> Option<ProposeError> {
+        let needed = command.level();
+        if needed == Level::FIRST {
+            return None;
+        }
+        let level = self.machine.table().read().level();
+        (needed > level).then_some(ProposeError::Level { needed, level })
     }
 
     pub(crate) fn me(&self) -> NodeId {

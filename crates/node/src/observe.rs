@@ -75,10 +75,6 @@ pub struct NodeInfo {
     pub queued_bytes_limit: u64,
     /// Open client connections.
     pub connections: u64,
-    /// Connections that were opened since its start.
-    pub connections_opened: u64,
-    /// And closed.
-    pub connections_closed: u64,
     /// What has come and gone since its start, by RabbitMQ's names.
     pub churn: MessageStats,
     /// Bytes from its clients.
@@ -236,8 +232,6 @@ impl Node {
 
     /// This node's own process.
     pub fn process(&self) -> NodeInfo {
-        let churn = self.churn().stats();
-        let churned = |name: &str| churn.get(name).map_or(0, |rated| rated.total);
         let (received_bytes, sent_bytes) = self.registry().traffic();
         NodeInfo {
             uptime_ms: u64::try_from(self.started().elapsed().as_millis()).unwrap_or(u64::MAX),
@@ -251,9 +245,7 @@ impl Node {
             queued_bytes: self.queued_bytes(),
             queued_bytes_limit: self.settings().memory_limit_bytes,
             connections: self.registry().len() as u64,
-            connections_opened: churned("connection_created"),
-            connections_closed: churned("connection_closed"),
-            churn,
+            churn: self.churn().stats(),
             received_bytes,
             sent_bytes,
             stats: self.message_stats(),

@@ -229,8 +229,9 @@ impl Worker {
                 self.deleted(gone);
             }
             LaneMessage::Reset => {
-                self.sessions.clear();
-                self.absent.clear();
+                // Its own sessions have ended with the incarnation. Those of other nodes go on having what they have of the replicated queues that this node goes on leading.
+                let me = self.node.id();
+                self.sessions_gone(|session| session.node == me, true);
                 // Replicated queues are their shards' leaders' to reset, this node's among them.
                 let gone = self.queue_ids(|_, local| local.replicated.is_none());
                 self.deleted(gone);
