@@ -2,7 +2,7 @@
 //!
 //! administrator: everything. monitoring: reads everything but users and permissions. management, policymaker: read what is in the virtual hosts that
 //! they have permissions in, and the latter make policies there. Others: nothing. Invariant: [`authenticate`] stands before every route but health, and refuses changes itself, so that a
-//! new handler is not open by mistake. What is done in a session of the user's own is checked there: before those routes stands [`log_in`].
+//! new handler is not open by mistake. Two kinds of routes have [`log_in`] before them instead: what is done in a session of the user's own is checked there, and changes of exchanges, queues and bindings by AMQP's permissions.
 
 use crate::error::Error;
 use axum::extract::{ConnectInfo, Request, State};

@@ -287,6 +287,7 @@ fn definitions() -> Router<Arc<Node>> {
                 .delete(permissions::delete),
         )
         .route("/api/rebalance/queues", post(replicas::rebalance))
+        .route("/api/queues/{vhost}/{queue}/actions", post(queues::act))
         .route(
             "/api/queues/quorum/{vhost}/{queue}/leader",
             put(replicas::transfer_leader),
@@ -318,7 +319,6 @@ fn topology() -> Router<Arc<Node>> {
             "/api/queues/{vhost}/{queue}",
             get(queues::get).put(queues::put).delete(queues::delete),
         )
-        .route("/api/queues/{vhost}/{queue}/actions", post(queues::act))
         .route(
             "/api/queues/quorum/{vhost}/{queue}/status",
             get(replicas::status),

@@ -33,13 +33,14 @@ def users(admin_cluster):
     for name, tags in (("plain", ""), ("watcher", "monitoring"), ("manager", "management")):
         assert node.put(f"users/{name}", {"password": "p", "tags": tags}) in (201, 204)
     assert node.put("queues/%2F/w", {"durable": True}) in (201, 204)
+    assert node.put("exchanges/%2F/w", {"type": "direct"}) in (201, 204)
     assert node.ask("POST", "bindings/%2F/e/amq.topic/q/w", {"routing_key": "k"}).status == 201
     for path in ("policies/%2F/w", "operator-policies/%2F/w"):
         assert node.put(path, {"pattern": "^none$", "definition": {"max-length": 9}}) in (201, 204)
     for path in ("parameters/c/%2F/w", "global-parameters/w"):
         assert node.put(path, {"value": 1}) in (201, 204)
     yield
-    for path in ("policies/%2F/w", "operator-policies/%2F/w", "parameters/c/%2F/w", "global-parameters/w", "queues/%2F/w"):
+    for path in ("policies/%2F/w", "operator-policies/%2F/w", "parameters/c/%2F/w", "global-parameters/w", "queues/%2F/w", "exchanges/%2F/w"):
         assert node.delete(path) == 204
 
 
@@ -84,6 +85,32 @@ def test_who_may_not_change(cluster, method, path, body):
     for options in ({"user": None}, {"password": "wrong"}, {"user": "plain", "password": "p"}, {"user": "manager", "password": "p"}, {"user": "watcher", "password": "p"}):
         answer = cluster[1].ask(method, path, body, **options)
         assert answer.status == 401, (options, answer.status, answer.body)
+
+
+def test_permissions_say_who_changes_exchanges_queues_and_bindings(cluster):
+    """As over AMQP: configure on what is declared or deleted; to bind, write on the destination and read on the source."""
+    node = cluster[2]
+    assert node.put("permissions/%2F/manager", {"configure": "^mine", "write": "^mine", "read": "^(mine|amq.topic$)"}) == 201
+    try:
+        manager = {"user": "manager", "password": "p"}
+        for method, path, body, expected in (
+            ("PUT", "queues/%2F/w", {"durable": True}, "queue 'w'"), ("DELETE", "queues/%2F/w", None, "queue 'w'"),
+            ("PUT", "exchanges/%2F/other", {"type": "direct"}, "exchange 'other'"), ("DELETE", "exchanges/%2F/w", None, "exchange 'w'"),
+            ("PUT", "exchanges/%2F/mine", {"type": "direct", "arguments": {"alternate-exchange": "w"}}, "exchange 'w'"),
+            ("POST", "bindings/%2F/e/amq.topic/q/w", {"routing_key": "k2"}, "queue 'w'"), ("DELETE", "bindings/%2F/e/amq.topic/q/w/k", None, "queue 'w'"),
+            ("PUT", "queues/%2F/mine", {}, 201), ("PUT", "exchanges/%2F/mine", {"type": "direct"}, 201), ("POST", "bindings/%2F/e/amq.topic/q/mine", {"routing_key": "k"}, 201),
+            ("POST", "bindings/%2F/e/amq.direct/q/mine", {"routing_key": "k"}, "exchange 'amq.direct'"), ("POST", "bindings/%2F/e/amq.topic/e/mine", {"routing_key": "k"}, 201),
+            ("POST", "bindings/%2F/e/amq.topic/e/w", {"routing_key": "k"}, "exchange 'w'"), ("DELETE", "bindings/%2F/e/amq.topic/q/mine/k", None, 204),
+            ("DELETE", "queues/%2F/mine", None, 204), ("DELETE", "exchanges/%2F/mine", None, 204),
+        ):
+            answer = node.ask(method, path, body, **manager)
+            if isinstance(expected, int):
+                assert answer.status == expected, (method, path, answer.status, answer.body)
+            else:
+                assert answer.status == 401 and expected in answer.json["reason"], (method, path, answer.status, answer.body)
+        assert node.get("bindings/%2F/e/amq.topic/q/w/k").status == 200, "what was refused has changed nothing"
+    finally:
+        assert node.delete("permissions/%2F/manager") == 204
 
 
 #: What needs no login: it says whether a node serves, how to log in, and how much of everything there is.
