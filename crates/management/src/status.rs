@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use warren_model::command::Destination;
-use warren_model::{NodeId, ShardId};
+use warren_model::{NodeId, Refusal, ShardId};
 use warren_node::Node;
 use warren_protocol::{OwnedTable, Properties, Table, reply_name};
-use warren_routing::{BindingExplanation, Explanation, Publish, Step, Via};
+use warren_routing::{BindingExplanation, Publish, RouteError, Step, Via};
 
 /// Whether this node serves: for load balancers and for those who wait for it. Needs no login.
 pub(crate) async fn health(State(node): Shared) -> Response {
@@ -201,8 +201,15 @@ pub(crate) async fn explain(
         .encode(&mut properties);
     }
     let keys = [key.as_bytes()];
+    let user = parameters.get("user");
+    if let Some(user) = user {
+        access.own_or_administrator(user)?;
+    }
     let table = node.metadata().table().read();
     access.vhost(&table, vhost)?;
+    if let Some(user) = user.filter(|user| table.user(user).is_none()) {
+        return Err(Error::not_found(format!("no user '{user}'")));
+    }
     let explanation = table.explain(&Publish {
         vhost,
         exchange: exchange.as_bytes(),
@@ -214,27 +221,38 @@ pub(crate) async fn explain(
         let owner = ownership
             .of_place(target.place)
             .and_then(|owner| table.node(owner));
-        json!({"name": name, "node": owner.map(|owner| &owner.name)})
+        let mut row = json!({"name": name, "node": owner.map(|owner| &owner.name)});
+        if let Some(user) = user {
+            row["left_out"] = json!(node.leaves_out(&table, user, vhost, name));
+        }
+        row
     });
     let queues: Vec<Value> = queues.collect();
+    let refused =
+        user.map(|user| node.check_publish(&table, user, vhost, exchange, key.as_bytes()));
+    let refusal = explanation.error.as_ref().map(RouteError::refusal);
+    let error = refusal
+        .or_else(|| refused?.err())
+        .map(|refusal| error(&refusal));
     let applied_index = table.index();
     drop(table);
     Ok(Json(json!({
         "node": node.name(),
         "applied_index": applied_index,
+        "user": user,
+        "queue_write_checks": node.settings().queue_write_checks,
         "vhost": vhost,
         "exchange": exchange,
         "routing_key": key,
         "headers": arguments::to_json(&headers),
-        "error": error(&explanation),
+        "error": error,
         "queues": queues,
         "steps": explanation.steps.iter().map(step).collect::<Vec<_>>(),
     })))
 }
 
-fn error(explanation: &Explanation) -> Option<String> {
-    let refusal = explanation.error.as_ref()?.refusal();
-    Some(format!("{} - {}", reply_name(refusal.code), refusal.text))
+fn error(refusal: &Refusal) -> String {
+    format!("{} - {}", reply_name(refusal.code), refusal.text)
 }
 
 fn step(step: &Step) -> Value {

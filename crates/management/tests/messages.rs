@@ -411,6 +411,38 @@ async fn queues_without_write_permission_are_left_out_if_that_is_asked_for() {
             let answer = publish(&writer, DEFAULT, message(key, "x")).await;
             assert_eq!(answer["routed"], routed, "{key} {queue_write_checks}");
         }
+        for (api, user, key, error, left_out) in [
+            (&api, "writer", "closed", json!(null), queue_write_checks),
+            (&writer, "writer", "open", json!(null), false),
+            (&api, "guest", "closed", json!(null), false),
+            (
+                &api,
+                "reader",
+                "closed",
+                json!(
+                    "ACCESS_REFUSED - access to exchange 'amq.default' in vhost '/' refused for user 'reader'"
+                ),
+                queue_write_checks,
+            ),
+        ] {
+            api.put("users/reader", json!({"password": "r", "tags": ""}))
+                .await;
+            let explained = api
+                .get(&format!("routing/explain?key={key}&user={user}"))
+                .await;
+            assert_eq!(explained["queues"][0]["left_out"], left_out, "{explained}");
+            assert_eq!(
+                (&explained["error"], &explained["user"]),
+                (&error, &json!(user))
+            );
+            assert_eq!(explained["queue_write_checks"], queue_write_checks);
+        }
+        let others = writer.try_get("routing/explain?key=open&user=guest").await;
+        assert_eq!(others.0, 401, "{others:?}");
+        assert_eq!(
+            api.try_get("routing/explain?key=open&user=none").await.0,
+            404
+        );
         let denied = u64::from(queue_write_checks);
         assert_eq!(api.node.queue_writes_denied(), denied);
         assert_eq!(counted(&api, "closed").await, (1 - denied, 0));

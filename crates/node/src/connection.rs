@@ -259,6 +259,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             let now = Instant::now();
             self.tick(now);
             self.node.count_messages(counts - self.reported, now);
+            self.client.count_traffic(now);
             self.reported = counts;
         }
     }

@@ -34,6 +34,7 @@ mod replicas;
 mod roster;
 mod routes;
 pub mod spans;
+mod traffic;
 mod view;
 mod wire;
 mod worker;

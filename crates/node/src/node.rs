@@ -26,6 +26,7 @@ use crate::owners::{Address, CurrentOwners, LANES, Owners, lane_of, lane_of_shar
 use crate::registry::{Certificate, Origin, Registry};
 use crate::replicas::Keeper;
 use crate::roster::Roster;
+use crate::traffic::Traffic;
 use crate::wire::LastLog;
 use crate::worker::{COMMAND_DEADLINE, CONFIRMED, LaneMessage, Worker};
 use base64::Engine;
@@ -120,6 +121,8 @@ pub struct Node {
     commits: Arc<CommitLatency>,
     failed_logins: Attempts,
     denials: Denials,
+    /// What clients publish to exchanges.
+    traffic: Traffic,
     logins: Logins,
     in_use: InUse,
     certificates: RwLock<Vec<Certificate>>,
@@ -194,6 +197,7 @@ impl Node {
             commits: Arc::default(),
             failed_logins: Attempts::default(),
             denials: Denials::default(),
+            traffic: Traffic::default(),
             logins: Logins::new(login_key),
             in_use: InUse::default(),
             certificates: RwLock::default(),
@@ -415,6 +419,10 @@ impl Node {
         &self.denials
     }
 
+    pub(crate) fn traffic(&self) -> &Traffic {
+        &self.traffic
+    }
+
     /// How often a message did not go to a queue because its publisher may not write to that, since the node was started.
     pub fn queue_writes_denied(&self) -> u64 {
         self.denials.total()
@@ -432,7 +440,8 @@ impl Node {
         Incarnation(self.incarnation.load(Ordering::Acquire))
     }
 
-    pub(crate) fn settings(&self) -> &Settings {
+    /// What an operator may tune.
+    pub fn settings(&self) -> &Settings {
         &self.config.settings
     }
 

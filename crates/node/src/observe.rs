@@ -1,16 +1,17 @@
-//! What nodes ask each other for operators: connections, the process, the closing of a connection.
+//! What nodes ask each other for operators: connections, the process, messages by exchange, the closing of a connection.
 //!
 //! Questions and answers are JSON in which everything has a default, so that nodes of neighbouring releases understand what both know. A question has an
 //! empty head, by which it is told from one for counts on the same lane; it lies in the bulk. Nodes that do not answer in time are named, and nobody
 //! waits longer than the deadline for them.
 
-use crate::meter::MessageStats;
+use crate::meter::{MessageStats, add_stats};
 use crate::node::Node;
 use crate::registry::{ConnectionInfo, Detail};
 use bytes::Bytes;
 use futures::future::join_all;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -19,6 +20,8 @@ use warren_transport::{Frame, Lane, ReplyTo, Transport};
 
 /// Connections in one answer.
 const PAGE: usize = 1000;
+/// Exchanges in one answer.
+const EXCHANGES: usize = 10_000;
 /// How long a node's own connections may take to tell how they are.
 const LIVE_DEADLINE: Duration = Duration::from_millis(500);
 /// A closed connection that is still there after this is cut off. A little more than its client has to answer.
@@ -34,6 +37,13 @@ enum Question {
         detail: Detail,
     },
     Node,
+    /// What was published to exchanges: to all that come after one, in order, or to one.
+    Exchanges {
+        #[serde(default)]
+        after: Option<(String, String)>,
+        #[serde(default)]
+        only: Option<(String, String)>,
+    },
     Close {
         number: u64,
         name: String,
@@ -48,6 +58,9 @@ struct Connections {
     /// Ask again after this number.
     more: Option<u64>,
 }
+
+/// Messages of an exchange: virtual host, name, counts.
+type OfExchange = (String, String, MessageStats);
 
 /// A node's process.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -143,6 +156,37 @@ impl Node {
         let until = Instant::now() + deadline;
         self.of_all(|node| async move { self.ask(node, &Question::Node, until).await })
             .await
+    }
+
+    /// What was published to exchanges through all nodes that answer before the deadline, by virtual host and name; to all, or to one. Those that were never published to are left out.
+    pub async fn exchange_stats(
+        self: &Arc<Self>,
+        only: Option<(String, String)>,
+        deadline: Duration,
+    ) -> (BTreeMap<(String, String), MessageStats>, Vec<NodeId>) {
+        let until = Instant::now() + deadline;
+        let only = &only;
+        let observed = self
+            .of_all(|node| async move {
+                let (mut all, mut after) = (Vec::new(), None);
+                loop {
+                    let only = only.clone();
+                    let question = Question::Exchanges { after, only };
+                    let page: Vec<OfExchange> = self.ask(node, &question, until).await?;
+                    let more = page.last().filter(|_| page.len() == EXCHANGES);
+                    after = more.map(|(vhost, name, _)| (vhost.clone(), name.clone()));
+                    all.extend(page);
+                    if after.is_none() {
+                        return Some(all);
+                    }
+                }
+            })
+            .await;
+        let mut sums: BTreeMap<(String, String), MessageStats> = BTreeMap::new();
+        for (vhost, name, stats) in observed.answers.into_iter().flat_map(|(_, all)| all) {
+            add_stats(sums.entry((vhost, name)).or_default(), &stats);
+        }
+        (sums, observed.silent)
     }
 
     /// Closes a connection of a node. False if there is none of that number and name (any more); `None` if the node does not answer in time.
@@ -288,6 +332,21 @@ async fn answer_to(node: &Arc<Node>, question: serde_json::Value) -> Option<Vec<
             serde_json::to_vec(&Connections { items, more }).ok()
         }
         Question::Node => serde_json::to_vec(&node.process()).ok(),
+        Question::Exchanges { after, only } => {
+            let traffic = node.traffic();
+            let all = match only {
+                Some((vhost, name)) => {
+                    let stats = traffic.stats_of(&vhost, &name);
+                    let is_used = !stats.is_empty();
+                    is_used
+                        .then_some((vhost, name, stats))
+                        .into_iter()
+                        .collect()
+                }
+                None => traffic.stats_after(after, EXCHANGES),
+            };
+            serde_json::to_vec::<Vec<OfExchange>>(&all).ok()
+        }
         Question::Close {
             number,
             name,

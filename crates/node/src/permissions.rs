@@ -97,6 +97,24 @@ impl Permissions {
         Ok(())
     }
 
+    /// Refuses (403) a publish: it takes write on the exchange, and leave to write with the key.
+    pub(crate) fn check_publish(
+        &self,
+        table: &Table,
+        user: &str,
+        vhost: &str,
+        exchange: &str,
+        key: &[u8],
+    ) -> Result<(), Refusal> {
+        let name = if exchange.is_empty() {
+            "amq.default"
+        } else {
+            exchange
+        };
+        self.check(table, user, vhost, Access::Write, "exchange", name)?;
+        self.check_topic(table, user, vhost, Access::Write, exchange, key)
+    }
+
     /// Refuses (403) binding and unbinding: it takes write on the destination, read on the source, and leave to read with the key.
     pub(crate) fn check_binding(
         &self,
@@ -205,6 +223,24 @@ impl Permissions {
 }
 
 impl Node {
+    /// Refuses (403) what a user may not publish.
+    pub fn check_publish(
+        &self,
+        table: &Table,
+        user: &str,
+        vhost: &str,
+        exchange: &str,
+        key: &[u8],
+    ) -> Result<(), Refusal> {
+        Permissions::default().check_publish(table, user, vhost, exchange, key)
+    }
+
+    /// Whether a user's messages do not go to a queue that they are routed to, because it may not write to that: never without write checks on queues.
+    pub fn leaves_out(&self, table: &Table, user: &str, vhost: &str, queue: &str) -> bool {
+        self.settings().queue_write_checks
+            && !Permissions::default().allow(table, user, vhost, Access::Write, queue)
+    }
+
     /// Refuses (403) a change of exchanges, queues or bindings that a user may not make over AMQP. Whether the user may see the virtual host is not asked here.
     pub fn check_change(&self, user: &str, command: &Command) -> Result<(), Refusal> {
         let table = self.metadata().table().read();

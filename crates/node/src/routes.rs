@@ -25,6 +25,7 @@ struct Remembered {
     key: Box<[u8]>,
     hops: SmallVec<[Hop; 1]>,
     denied: u32,
+    number: u32,
 }
 
 /// Where a publish goes.
@@ -33,6 +34,8 @@ pub(crate) struct Known<'a> {
     pub(crate) hops: &'a [Hop],
     /// Queues that are left out because the publisher may not write to them.
     pub(crate) denied: u32,
+    /// What the exchange is counted by.
+    pub(crate) number: u32,
 }
 
 impl Remembered {
@@ -40,6 +43,7 @@ impl Remembered {
         Known {
             hops: &self.hops,
             denied: self.denied,
+            number: self.number,
         }
     }
 }
@@ -89,6 +93,7 @@ impl RouteCache {
             key: key.into(),
             hops: known.hops.into(),
             denied: known.denied,
+            number: known.number,
         });
         let (routes, hasher) = (&self.routes, &self.hasher);
         self.index.insert_unique(hash, self.last as u32, |&i| {
@@ -119,13 +124,29 @@ mod tests {
             assert_eq!(cache.find(1, b"x", &n.to_le_bytes()), None);
             let hops = &[hop(n)];
             let denied = n as u32 % 3;
-            cache.remember(1, b"x", &n.to_le_bytes(), Known { hops, denied });
+            cache.remember(
+                1,
+                b"x",
+                &n.to_le_bytes(),
+                Known {
+                    hops,
+                    denied,
+                    number: 7,
+                },
+            );
         }
         for n in (0..1000u64).rev() {
             let hops = &[hop(n)][..];
             let denied = n as u32 % 3;
             let known = cache.find(1, b"x", &n.to_le_bytes());
-            assert_eq!(known, Some(Known { hops, denied }));
+            assert_eq!(
+                known,
+                Some(Known {
+                    hops,
+                    denied,
+                    number: 7
+                })
+            );
         }
         assert_eq!(cache.find(1, b"y", &5u64.to_le_bytes()), None);
         assert_eq!(cache.find(2, b"x", &5u64.to_le_bytes()), None);

@@ -47,6 +47,13 @@ pub enum Event {
         /// Where its contents lived.
         place: Place,
     },
+    /// An exchange was deleted.
+    ExchangeDeleted {
+        /// Its virtual host.
+        vhost: String,
+        /// Its name.
+        name: String,
+    },
     /// A virtual host was deleted, after all that was in it: its connections are closed.
     VhostDeleted {
         /// Its name.

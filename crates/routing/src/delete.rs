@@ -170,6 +170,10 @@ impl Table {
             record::exchange_key(&vhost, &exchange.name),
             &exchange.to_value(),
         );
+        applied.events.push(Event::ExchangeDeleted {
+            vhost,
+            name: exchange.name.to_string(),
+        });
     }
 
     /// Deletes one binding; its source goes to `unused` if it is an auto-delete exchange and this was its last.

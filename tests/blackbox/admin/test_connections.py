@@ -60,6 +60,33 @@ def test_rates_come_from_the_whole_cluster(cluster, eventually):
     assert "ack" not in stats
 
 
+def test_exchanges_show_what_went_through_them_at_all_nodes(cluster, eventually):
+    channels = [open_named(node, f"through {node.name}").channel() for node in cluster.nodes]
+    channels[0].exchange_declare("counted", "fanout")
+    for name in ("counted1", "counted2"):
+        channels[0].queue_declare(name)
+        channels[0].queue_bind(name, "counted")
+    for channel in channels:
+        channel.confirm_delivery()
+        for _ in range(10):
+            channel.basic_publish("counted", "", b"x")
+    for asked in cluster.nodes:
+        stats = eventually(lambda: (s := asked.get("exchanges/%2F/counted").json.get("message_stats", {})).get("publish_in") == 30 and s, "counted")
+        assert stats["publish_out"] == 60 and stats["publish_in_details"]["rate"] > 0 and stats["publish_out_details"]["rate"] > 0, stats
+        [row] = [row for row in asked.get("exchanges/%2F").json if row["name"] == "counted"]
+        assert row["message_stats"]["publish_in"] == 30
+        assert "message_stats" not in asked.get("exchanges/%2F/amq.match").json, "never used"
+    channels[1].exchange_delete("counted")
+    channels[2].exchange_declare("counted", "fanout")
+    assert "message_stats" not in cluster[1].get("exchanges/%2F/counted").json, "another one of that name"
+    channels[0].basic_publish("counted", "", b"x")
+    stats = eventually(lambda: cluster[2].get("exchanges/%2F/counted").json.get("message_stats"), "counted anew")
+    assert (stats["publish_in"], stats["publish_out"]) == (1, 0)
+    cluster[3].kill()
+    eventually(lambda: cluster[1].get("exchanges/%2F/counted").json["message_stats"]["publish_in"] == 1, "what the others know is shown")
+    cluster.heal()
+
+
 def test_a_connection_is_closed_through_another_node(cluster, eventually, segment):
     connection = open_named(cluster[1], "victim")
     [row] = named(cluster[3].get("connections").json, "victim")

@@ -85,6 +85,10 @@ pub(super) fn query(operation: &Operation) -> Vec<Value> {
                 text("exchange", "The exchange; the default exchange by default"),
                 text("key", "The routing key"),
                 of("header", headers, "NAME=VALUE, any number of times"),
+                text(
+                    "user",
+                    "Whose publish it is: what its permissions refuse is told, and the queues that they leave out",
+                ),
             ]
         }
         _ => Vec::new(),
@@ -200,7 +204,7 @@ fn answered() -> Map<String, Value> {
         ("Digest", "node:s applied_index:n digest:s ring_epoch:n"),
         (
             "Explanation",
-            "node:s applied_index:n vhost:s exchange:s routing_key:s headers:o queues:a steps:a",
+            "node:s applied_index:n queue_write_checks:b vhost:s exchange:s routing_key:s headers:o queues:a steps:a",
         ),
         (
             "Page",

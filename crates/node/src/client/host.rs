@@ -190,6 +190,7 @@ impl Host for Client {
         {
             let hops: SmallVec<[Hop; 4]> = known.hops.into();
             self.node.denials().count(known.denied);
+            self.passing.count(known.number, hops.len());
             return if hops.is_empty() {
                 Published::Unroutable
             } else {

@@ -19,6 +19,7 @@ use crate::owners::Address;
 use crate::permissions::Permissions;
 use crate::registry::ConsumerInfo;
 use crate::routes::RouteCache;
+use crate::traffic::Passing;
 use crate::wire::{Ask, Call, ConsumerCall, Deliveries, Item, Settled, ShardBatch, ToOwner};
 use bytes::Bytes;
 use hashbrown::HashMap;
@@ -182,6 +183,7 @@ pub(crate) struct Client {
     routable: bool,
     unroutable_since: Option<Instant>,
     cache: RouteCache,
+    passing: Passing,
     route: Route,
     outgoing: Vec<Outgoing>,
     in_flight: BTreeMap<u64, InFlight>,
@@ -223,6 +225,7 @@ impl Client {
             routable: false,
             unroutable_since: None,
             cache: RouteCache::default(),
+            passing: Passing::default(),
             route: Route::default(),
             outgoing: Vec::new(),
             in_flight: BTreeMap::new(),
@@ -287,6 +290,13 @@ impl Client {
         };
         if changed {
             self.node.usage_changed();
+        }
+    }
+
+    /// Tells the node what was published to exchanges since the last time.
+    pub(crate) fn count_traffic(&mut self, at: Instant) {
+        if !self.passing.flush(at) {
+            self.cache = RouteCache::default();
         }
     }
 

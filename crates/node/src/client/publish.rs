@@ -307,26 +307,16 @@ impl Client {
             .route(&ask, &mut self.route)
             .map_err(|e| e.refusal())?;
         let exchange = String::from_utf8_lossy(publish.exchange);
-        self.permissions.check(
+        self.permissions.check_publish(
             &table,
             &self.user,
             &self.vhost,
-            Access::Write,
-            "exchange",
-            if exchange.is_empty() {
-                "amq.default"
-            } else {
-                &exchange
-            },
-        )?;
-        self.permissions.check_topic(
-            &table,
-            &self.user,
-            &self.vhost,
-            Access::Write,
             &exchange,
             publish.routing_key,
         )?;
+        let number = self
+            .passing
+            .number(node.traffic(), &self.vhost, publish.exchange);
         let owners = node.owners(&table);
         let mut hops = SmallVec::with_capacity(self.route.queues.len());
         let checks = node.settings().queue_write_checks;
@@ -360,10 +350,15 @@ impl Client {
                 table.index(),
                 publish.exchange,
                 publish.routing_key,
-                Known { hops, denied },
+                Known {
+                    hops,
+                    denied,
+                    number,
+                },
             );
         }
         node.denials().count(denied);
+        self.passing.count(number, hops.len());
         Ok(hops)
     }
 

@@ -28,6 +28,7 @@ impl Hooks for Wiring {
         for event in events {
             match event {
                 Event::QueueDeleted { id, .. } => deleted.push(*id),
+                Event::ExchangeDeleted { vhost, name } => node.traffic.deleted(vhost, name),
                 Event::VhostDeleted { name } => {
                     node.broadcast(|| Inbox::VhostDeleted(name.clone()))
                 }
@@ -55,6 +56,11 @@ impl Hooks for Wiring {
     fn replaced(&self, _: u64) {
         let Some(node) = self.0.upgrade() else { return };
         if node.metadata.get().is_some() {
+            {
+                let table = node.metadata().table().read();
+                let is_there = |vhost: &str, name: &str| table.exchange(vhost, name).is_some();
+                node.traffic.retain(is_there);
+            }
             node.in_use.kick();
             node.to_all_lanes(|| LaneMessage::Revise);
             node.members_changed();
