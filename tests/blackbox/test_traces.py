@@ -1,17 +1,19 @@
-"""`tracing.otlp_endpoint`: spans come to a collector over HTTP in protobuf; one that is away, hangs or refuses holds nobody up."""
+"""`tracing.otlp_endpoint`: spans come to a collector over HTTP or HTTPS in protobuf; one that is away, hangs or refuses holds nobody up."""
 
 from __future__ import annotations
 
 import http.server
 import socket
+import ssl
 import threading
 import time
+from pathlib import Path
 from typing import Any, Iterator
 
 import pytest
 
 from amqp import Connection
-from own import OwnCluster, own_cluster
+from own import Authority, OwnCluster, own_cluster
 from targets import HOST, eventually, from_environment
 
 
@@ -61,7 +63,7 @@ def attributes(data: bytes, field: int) -> dict[str, Any]:
 class Collector:
     """Takes what is posted to it, as the OpenTelemetry protocol says."""
 
-    def __init__(self, port: int = 0, status: int = 200) -> None:
+    def __init__(self, port: int = 0, status: int = 200, certificate: Path | None = None) -> None:
         self.requests: list[tuple[str, str]] = []
         self.spans: list[dict[str, Any]] = []
         self.status = status
@@ -81,6 +83,10 @@ class Collector:
                 pass
 
         self.server = http.server.ThreadingHTTPServer((HOST, port), Handler)
+        if certificate:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate.with_suffix(".pem"), certificate.with_suffix(".key"))
+            self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
         self.port = self.server.server_address[1]
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
@@ -106,11 +112,14 @@ class Collector:
         self.server.server_close()
 
 
-def configured(folder, port: int) -> OwnCluster:
+def configured(folder, port: int, ca: Path | None = None) -> OwnCluster:
     from_environment().skip_on("rabbitmq", "it is Warren's")
     cluster = OwnCluster(folder, size=1)
+    endpoint = f"https://localhost:{port}" if ca else f"http://{HOST}:{port}"
     with open(cluster.nodes[0].folder / "node.toml", "a") as file:
-        file.write(f'\n[tracing]\notlp_endpoint = "http://{HOST}:{port}"\n')
+        file.write(f'\n[tracing]\notlp_endpoint = "{endpoint}"\n')
+        if ca:
+            file.write(f'otlp_ca = "{ca}"\n')
     return cluster
 
 
@@ -183,6 +192,32 @@ def test_nothing_is_asked_of_a_node_without_it(tmp_path, collector):
         time.sleep(1.5)  # longer than spans are gathered for: nothing may come
         assert len(collector.requests) == before
         assert "http.request" not in cluster.nodes[0].log and "metadata.change" not in cluster.nodes[0].log
+
+
+def test_a_collector_with_tls_is_sent_to_if_it_is_who_it_should_be(tmp_path):
+    """Spans go to a collector whose certificate is of the CA that is named, and to no other; what is no CA stops the start."""
+    known, foreign = Authority(tmp_path / "known"), Authority(tmp_path / "foreign")
+    for ca, trusted in ((known, True), (foreign, False)):
+        collector = Collector(certificate=known.issue("localhost"))
+        cluster = configured(tmp_path / f"cluster-{trusted}", collector.port, ca.folder / "ca.pem")
+        try:
+            cluster.up()
+            cluster.api(1).put("queues", "/", "traced", body={"durable": True})
+            if trusted:
+                assert collector.find("metadata.change", object="traced")["outcome"] == "ok"
+                assert "spans cannot be exported" not in cluster.nodes[0].log
+            else:
+                eventually(lambda: "spans cannot be exported" in cluster.nodes[0].log, 15, "the log says so")
+                assert "UnknownIssuer" in cluster.nodes[0].log or "certificate" in cluster.nodes[0].log
+                assert not collector.spans
+        finally:
+            cluster.down()
+            collector.close()
+    node = cluster.nodes[0]
+    (foreign.folder / "ca.pem").write_text("nothing")
+    node.start()
+    assert node.process.wait(10) == 78
+    assert "tracing.otlp_ca" in node.log and "ca.pem" in node.log
 
 
 def rss(pid: int) -> int:

@@ -8,6 +8,7 @@ use warren_consensus::{Committed, Leadership};
 use warren_model::planted;
 use warren_model::{Incarnation, NodeId, QueueId, SessionId};
 use warren_queue::entry::Builder;
+use warren_queue::index::IN_USE;
 use warren_queue::shard::Shard;
 use warren_storage::{Scan, StorageError};
 
@@ -155,6 +156,8 @@ pub(crate) struct Leading {
     pub(crate) gathering: BTreeSet<NodeId>,
     /// Positions that each queue had when the term began: what is before may have been delivered by an earlier leader.
     pub(crate) inherited: BTreeMap<QueueId, u64>,
+    /// Queues that have been in use, of which it is not known yet whether they have consumers now.
+    pub(crate) doubtful: BTreeSet<QueueId>,
     /// A majority has confirmed this leader of late.
     pub(crate) confirmed: bool,
     /// Leadership is being handed over.
@@ -168,6 +171,9 @@ impl Leading {
             .map(|(id, index)| (id, index.touched().min(index.next())))
             .filter(|(_, position)| *position > 0 && !planted!(TouchedIgnored))
             .collect();
+        let used = state
+            .queues()
+            .filter(|(_, index)| index.touched() == IN_USE);
         Self {
             term,
             pending: Builder::default(),
@@ -180,6 +186,7 @@ impl Leading {
             due: Vec::new(),
             gathering,
             inherited,
+            doubtful: used.map(|(id, _)| id).collect(),
             confirmed: false,
             handing_over: false,
         }

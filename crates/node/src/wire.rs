@@ -162,6 +162,37 @@ pub(crate) enum Ask {
     Fence,
 }
 
+impl Ask {
+    /// Whether the answer depends on who consumes from the queue and holds its messages.
+    pub(crate) fn depends_on_consumers(&self, auto_delete: bool) -> bool {
+        match self {
+            Ask::Count | Ask::Consume { .. } | Ask::Get { .. } | Ask::Purge => true,
+            Ask::Seal {
+                if_unused,
+                if_empty,
+            } => *if_unused || *if_empty,
+            Ask::Cancel { .. } => auto_delete,
+            Ask::Reattach { .. } | Ask::Unseal | Ask::Fence => false,
+        }
+    }
+
+    /// Whether the session refuses it when nobody answers in time. Who consumes or ends that waits for as long as the queue is there.
+    pub(crate) fn must_be_answered(&self) -> bool {
+        match self {
+            Ask::Count | Ask::Get { .. } | Ask::Purge => true,
+            Ask::Seal {
+                if_unused,
+                if_empty,
+            } => *if_unused || *if_empty,
+            Ask::Consume { .. }
+            | Ask::Reattach { .. }
+            | Ask::Cancel { .. }
+            | Ask::Unseal
+            | Ask::Fence => false,
+        }
+    }
+}
+
 /// From a lane to a session.
 #[derive(Archive, Serialize, Deserialize, Clone, Debug)]
 pub(crate) enum ToSession {

@@ -10,6 +10,8 @@ use std::collections::{BTreeMap, VecDeque};
 const FIRST: u64 = 1;
 /// The position that says of a touched queue that all of it, now and later, may have been delivered.
 pub const IN_USE: u64 = u64::MAX;
+/// The same of a queue that has had gets, and no consumer.
+pub const GOT_FROM: u64 = u64::MAX - 1;
 /// Extents that may be dead in the middle before they are cleared away.
 const DEAD_MAX: usize = 64;
 
@@ -152,9 +154,14 @@ impl Index {
             .map_or(self.next, |e| e.first + u64::from(e.prefix))
     }
 
-    /// Messages before this position may have been delivered before.
+    /// Messages before this position may have been delivered before; [`IN_USE`] and [`GOT_FROM`]: any.
     pub fn touched(&self) -> u64 {
         self.touched
+    }
+
+    /// Whether its leader may deliver without saying so first: the log says that messages may have been delivered.
+    pub fn is_in_use(&self) -> bool {
+        self.touched >= GOT_FROM
     }
 
     /// How often the message at `position` was put back.

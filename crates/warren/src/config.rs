@@ -310,6 +310,8 @@ pub struct Audit {
 pub struct Tracing {
     /// Where spans go: the address of a collector that takes OTLP over HTTP, like `http://127.0.0.1:4318`. Nowhere by default.
     pub otlp_endpoint: Option<String>,
+    /// For an `https:` address: the file of the CA that has signed the collector's certificate; relative to the configuration file.
+    pub otlp_ca: Option<PathBuf>,
 }
 
 /// Log levels.
@@ -446,7 +448,20 @@ impl File {
             return bad(
                 "tracing.otlp_endpoint",
                 format!("\"{endpoint}\""),
-                "an address of the form http://host:port is needed; for a collector that asks for TLS, an agent beside the node".into(),
+                "an address of the form http://host:port or https://host:port is needed".into(),
+            );
+        }
+        let is_https = |endpoint: &String| endpoint.starts_with("https:");
+        let with_tls = self.tracing.otlp_endpoint.as_ref().is_some_and(is_https);
+        if with_tls != self.tracing.otlp_ca.is_some() {
+            let value = match &self.tracing.otlp_ca {
+                Some(ca) => format!("\"{}\"", ca.display()),
+                None => "missing".into(),
+            };
+            return bad(
+                "tracing.otlp_ca",
+                value,
+                "the file of a CA goes with an otlp_endpoint of the form https://host:port, and with no other".into(),
             );
         }
         let limits = &self.limits;
@@ -535,6 +550,17 @@ mod tests {
             endpoint.contains("node.toml:2") && endpoint.contains("http://host:port"),
             "{endpoint}"
         );
+        for text in [
+            "[tracing]\notlp_endpoint = \"https://127.0.0.1:4318\"\n",
+            "[tracing]\notlp_endpoint = \"http://127.0.0.1:4318\"\notlp_ca = \"ca.pem\"\n",
+            "[tracing]\notlp_ca = \"ca.pem\"\n",
+        ] {
+            let ca = error(text);
+            assert!(
+                ca.contains("tracing.otlp_ca") && ca.contains("https://host:port"),
+                "{ca}"
+            );
+        }
         let peer = error(
             "[node]\nname = \"x\"\n[cluster]\npeers = [{ name = \"a\", address = \"127.0.0.1:1\" }]\n",
         );

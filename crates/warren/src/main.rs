@@ -109,7 +109,7 @@ fn main() -> ExitCode {
     if let Some(dir) = arguments.data_dir {
         file.node.data_dir = dir;
     }
-    let traces = match Traces::of(&file) {
+    let traces = match Traces::of(&file, &beside(arguments.config.as_deref())) {
         Ok(traces) => traces,
         Err(error) => return fail(EX_CONFIG, &error),
     };

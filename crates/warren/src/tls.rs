@@ -212,16 +212,20 @@ fn certificates(
     key: &'static str,
     path: &Path,
 ) -> Result<Vec<CertificateDer<'static>>, ClientTlsError> {
-    let bad = |problem: String| ClientTlsError::File {
+    read_certificates(path).map_err(|problem| ClientTlsError::File {
         key,
         path: path.to_owned(),
         problem,
-    };
+    })
+}
+
+/// All certificates in a PEM file, or what is wrong with it.
+pub fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let all = CertificateDer::pem_file_iter(path)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-        .map_err(|error| bad(format!("no certificates in PEM form can be read: {error}")))?;
+        .map_err(|error| format!("no certificates in PEM form can be read: {error}"))?;
     if all.is_empty() {
-        return Err(bad("there is no certificate in PEM form in it".into()));
+        return Err("there is no certificate in PEM form in it".into());
     }
     Ok(all)
 }

@@ -1,4 +1,4 @@
-//! Spans that go to a collector: OTLP over HTTP, in protobuf.
+//! Spans that go to a collector: OTLP over HTTP or HTTPS, in protobuf.
 //!
 //! Spans that have ended wait in a queue of bounded length for a thread of their own, which sends them in batches. When the collector is slow or away, what
 //! the queue has no room for is dropped, and nothing else waits. The log says when sending begins to fail and when it works again.
@@ -9,11 +9,16 @@ use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
 use opentelemetry_otlp::{SpanExporter, WithExportConfig as _, WithHttpConfig as _};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{BatchConfigBuilder, BatchSpanProcessor, SdkTracerProvider};
+use rustls::crypto::ring;
+use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use ureq::http::Uri;
+use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
 use crate::config::File;
+use crate::tls::read_certificates;
 
 /// How long the collector may take to take a batch.
 const SEND_DEADLINE: Duration = Duration::from_secs(3);
@@ -31,21 +36,22 @@ const LAST_DEADLINE: Duration = Duration::from_secs(2);
 /// Whether a collector could be at an address.
 pub(crate) fn is_usable(endpoint: &str) -> bool {
     let uri: Result<Uri, _> = endpoint.parse();
-    uri.is_ok_and(|uri| uri.scheme_str() == Some("http") && uri.host().is_some())
+    uri.is_ok_and(|uri| matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some())
 }
 
 /// The traces of a node that exports them.
 pub(crate) struct Traces(SdkTracerProvider);
 
 impl Traces {
-    /// What sends spans where the configuration says; none if it says nothing.
-    pub(crate) fn of(file: &File) -> Result<Option<Self>, HttpError> {
+    /// What sends spans where the configuration says; none if it says nothing. The path of the CA is relative to `beside`.
+    pub(crate) fn of(file: &File, beside: &Path) -> Result<Option<Self>, HttpError> {
         let Some(endpoint) = &file.tracing.otlp_endpoint else {
             return Ok(None);
         };
+        let ca = file.tracing.otlp_ca.as_ref().map(|ca| beside.join(ca));
         let exporter = SpanExporter::builder()
             .with_http()
-            .with_http_client(Collector::new())
+            .with_http_client(Collector::new(ca.as_deref())?)
             .with_endpoint(format!("{}/v1/traces", endpoint.trim_end_matches('/')))
             .with_timeout(SEND_DEADLINE)
             .build()?;
@@ -92,16 +98,19 @@ struct Collector {
 }
 
 impl Collector {
-    fn new() -> Self {
+    fn new(ca: Option<&Path>) -> Result<Self, HttpError> {
         let config = ureq::Agent::config_builder()
             .timeout_global(Some(SEND_DEADLINE))
             .http_status_as_error(true)
-            .proxy(None)
-            .build();
-        Self {
-            agent: config.into(),
+            .proxy(None);
+        let config = match ca {
+            Some(ca) => config.tls_config(trusting(ca)?),
+            None => config,
+        };
+        Ok(Self {
+            agent: config.build().into(),
             fails: AtomicBool::new(false),
-        }
+        })
     }
 
     fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>, ureq::Error> {
@@ -110,6 +119,24 @@ impl Collector {
         let body = body.with_config().limit(ANSWER_BYTES_MAX).read_to_vec()?;
         Ok(Response::from_parts(head, body.into()))
     }
+}
+
+/// Trusts this CA, and nobody else.
+fn trusting(ca: &Path) -> Result<TlsConfig, HttpError> {
+    let roots = read_certificates(ca).map_err(|problem| {
+        format!(
+            "tracing.otlp_ca: {} cannot be used: {problem}",
+            ca.display()
+        )
+    })?;
+    let roots = roots
+        .iter()
+        .map(|root| Certificate::from_der(root).to_owned())
+        .collect();
+    Ok(TlsConfig::builder()
+        .unversioned_rustls_crypto_provider(Arc::new(ring::default_provider()))
+        .root_certs(RootCerts::Specific(Arc::new(roots)))
+        .build())
 }
 
 #[async_trait]
@@ -139,17 +166,12 @@ mod tests {
         for usable in [
             "http://127.0.0.1:4318",
             "http://collector/",
+            "https://collector:4318",
             "http://[::1]:4318/otlp",
         ] {
             assert!(is_usable(usable), "{usable}");
         }
-        for not in [
-            "",
-            "127.0.0.1:4318",
-            "https://collector:4318",
-            "http://",
-            "grpc://c:4317",
-        ] {
+        for not in ["", "127.0.0.1:4318", "https://", "http://", "grpc://c:4317"] {
             assert!(!is_usable(not), "{not}");
         }
     }
@@ -157,13 +179,13 @@ mod tests {
     #[test]
     fn a_collector_that_is_away_holds_nobody_up() {
         let mut file = File::default();
-        assert!(Traces::of(&file).unwrap().is_none());
+        assert!(Traces::of(&file, Path::new("")).unwrap().is_none());
         // A port that was just free and is closed again.
         let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = closed.local_addr().unwrap();
         drop(closed);
         file.tracing.otlp_endpoint = Some(format!("http://{address}"));
-        let traces = Traces::of(&file).unwrap().unwrap();
+        let traces = Traces::of(&file, Path::new("")).unwrap().unwrap();
         let tracer = opentelemetry::trace::TracerProvider::tracer(traces.provider(), "test");
         let begun = std::time::Instant::now();
         for _ in 0..10 * WAITING_MAX {

@@ -15,12 +15,6 @@ use warren_session::{Got, Reply, Session};
 const DOWN: &str =
     "the home node of the durable queue is down or inaccessible; try again when it is back";
 
-impl Asked {
-    fn must_be_answered(&self) -> bool {
-        matches!(self.ask, Ask::Count | Ask::Get { .. } | Ask::Purge)
-    }
-}
-
 impl Client {
     /// Asks every lane that knows of this session whether it has dealt with what was sent before.
     pub(super) fn fence(&mut self, channel: u16, id: u64) {
@@ -337,7 +331,7 @@ impl Client {
     pub(super) fn answer_deadline(&self) -> Option<Instant> {
         let asked = self.asked.values();
         asked
-            .filter(|a| a.must_be_answered())
+            .filter(|a| a.ask.must_be_answered())
             .map(|a| a.until)
             .min()
     }
@@ -345,7 +339,7 @@ impl Client {
     /// Refuses what was asked of an owner that does not answer in time: one that leads and has no majority, for instance.
     pub(crate) fn refuse_overdue(&mut self, session: &mut Session) {
         let now = Instant::now();
-        let overdue = |a: &Asked| a.must_be_answered() && a.until <= now;
+        let overdue = |a: &Asked| a.ask.must_be_answered() && a.until <= now;
         let ids: Vec<u64> = self
             .asked
             .iter()

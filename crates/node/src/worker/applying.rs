@@ -16,7 +16,7 @@ use warren_consensus::Committed;
 use warren_model::{QueueId, SessionId, ShardId};
 use warren_queue::Delivery;
 use warren_queue::entry::{Run, Settle, record_at};
-use warren_queue::index::{IN_USE, Index};
+use warren_queue::index::{GOT_FROM, Index};
 use warren_queue::shard::Effects;
 
 /// Record bytes that a queue keeps in memory for consumers that do not take them yet.
@@ -213,7 +213,7 @@ impl Effects for Applying<'_> {
     }
 
     fn touched(&mut self, queue: QueueId, position: u64) {
-        if position == IN_USE && self.leading.is_some() {
+        if position >= GOT_FROM && self.leading.is_some() {
             self.in_use.push(queue);
         }
     }

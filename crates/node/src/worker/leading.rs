@@ -5,13 +5,13 @@
 
 use super::Worker;
 use crate::hosted::{Due, Leading, Missing, ShardMessage};
-use crate::wire::ToOwner;
+use crate::wire::{Ask, Question, ToOwner};
 use crate::worker::LaneMessage;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use warren_model::planted;
 use warren_model::{Incarnation, NodeId, QueueId, ShardId};
-use warren_queue::index::IN_USE;
+use warren_queue::index::{GOT_FROM, IN_USE, Index};
 
 /// How long a new leader waits for nodes that are not linked to say what their consumers hold: links that were cut for a moment need a while to carry again.
 const GATHER_UNLINKED_MAX: Duration = Duration::from_secs(2);
@@ -144,16 +144,14 @@ impl Worker {
             return;
         }
         tracing::debug!(shard = shard.0, term, "the shard's queues are served");
-        let inherited: Vec<QueueId> = leading.inherited.keys().copied().collect();
         self.pause_as_due(shard);
-        self.delete_unused_of_earlier_leader(&inherited);
     }
 
-    /// Auto-delete queues whose last consumer went with an earlier leader.
-    pub(super) fn delete_unused_of_earlier_leader(&mut self, used: &[QueueId]) {
+    /// Those auto-delete queues among these, which have had consumers, that have none now: their last one went with an earlier leader, or before all were back.
+    fn delete_unused_of(&mut self, doubtful: &BTreeSet<QueueId>) {
         let node = self.node.clone();
         let table = node.metadata().table().read();
-        let unused: Vec<QueueId> = used
+        let unused: Vec<QueueId> = doubtful
             .iter()
             .copied()
             .filter(|id| table.queue_by_id(*id).is_some_and(|view| view.auto_delete))
@@ -212,10 +210,7 @@ impl Worker {
         let Some(hosted) = self.shards.get(&shard) else {
             return false;
         };
-        let in_use = hosted
-            .state
-            .queue(queue)
-            .is_some_and(|index| index.touched() == IN_USE);
+        let in_use = hosted.state.queue(queue).is_some_and(Index::is_in_use);
         in_use && hosted.leading.as_ref().is_some_and(Leading::delivers)
     }
 
@@ -229,22 +224,26 @@ impl Worker {
             return;
         };
         let paused = !self.may_deliver(shard, queue);
+        let delivers = self.delivers(shard);
         self.serve(queue);
         let Some(local) = self.queues.get_mut(&queue) else {
             return;
         };
-        if local.queue.is_paused() == paused {
-            return;
+        if local.queue.is_paused() != paused {
+            local.queue.set_paused(paused, &mut self.outbox);
+            self.touched.push(queue);
         }
-        local.queue.set_paused(paused, &mut self.outbox);
-        self.touched.push(queue);
-        if paused {
-            return;
-        }
-        if let Some(replicated) = &mut local.replicated {
-            for (since, question) in std::mem::take(&mut replicated.parked) {
-                if since.elapsed() >= PARKED_MAX {
-                    // Its session has refused it, or is about to: it must not take a message now.
+        if let Some(replicated) = &mut local.replicated
+            && delivers
+        {
+            // A queue that is not in use yet gives nothing, though it can say what it has.
+            let due = |question: &Question| !paused || !matches!(question.ask, Ask::Get { .. });
+            let parked = replicated
+                .parked
+                .extract_if(.., |(_, question)| due(question));
+            for (since, question) in parked {
+                if question.ask.must_be_answered() && since.elapsed() >= PARKED_MAX {
+                    // Its session has refused it, or is about to: it must not take effect now.
                     continue;
                 }
                 // In its turn, as if it came now.
@@ -256,9 +255,21 @@ impl Worker {
         }
     }
 
+    /// Whether this lane leads a shard, knows all its consumers, and may deliver to them.
+    pub(super) fn delivers(&self, shard: ShardId) -> bool {
+        let leading = self.shards.get(&shard).and_then(|h| h.leading.as_ref());
+        leading.is_some_and(Leading::delivers)
+    }
+
     pub(super) fn pause_as_due(&mut self, shard: ShardId) {
         for queue in self.queue_ids(|_, local| local.is_of(shard)) {
             self.pause_queue_as_due(queue);
+        }
+        if self.delivers(shard)
+            && let Some(leading) = self.leading_mut(shard)
+        {
+            let doubtful = std::mem::take(&mut leading.doubtful);
+            self.delete_unused_of(&doubtful);
         }
     }
 
@@ -291,13 +302,19 @@ impl Worker {
 
     /// The hand-over came to nothing: queues are in use again.
     pub(super) fn keeps_leading(&mut self, shard: ShardId, term: u64) {
-        let used = self.queue_ids(|_, local| local.is_of(shard));
+        let of_shard = self.queues.iter().filter(|(_, local)| local.is_of(shard));
+        let used: Vec<(QueueId, u64)> = of_shard
+            .map(|(id, local)| match local.queue.counts().consumers {
+                0 => (*id, GOT_FROM),
+                _ => (*id, IN_USE),
+            })
+            .collect();
         let Some(leading) = self.leading_mut(shard).filter(|l| l.term == term) else {
             return;
         };
         leading.handing_over = false;
-        for queue in used {
-            leading.pending.touched(queue, IN_USE);
+        for (queue, use_of_it) in used {
+            leading.pending.touched(queue, use_of_it);
             leading.urgent = true;
         }
         self.pause_as_due(shard);

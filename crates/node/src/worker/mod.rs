@@ -520,6 +520,21 @@ impl Worker {
         queue: QueueId,
         waiting: Option<(SessionId, u64)>,
     ) -> Option<JoinHandle<()>> {
+        let shard = self
+            .queues
+            .get(&queue)?
+            .replicated
+            .as_ref()
+            .map(|r| r.shard);
+        if let Some(shard) = shard.filter(|shard| !self.delivers(*shard)) {
+            // Its consumers may be on their way back to this leader, or with another one by now: looked at again when that is known.
+            let leading = self.leading_mut(shard)?;
+            leading.doubtful.insert(queue);
+            if let Some((session, id)) = waiting {
+                self.outbox.answer(session, id, Answer::Done);
+            }
+            return None;
+        }
         let local = self.queues.get_mut(&queue)?;
         local.sealed = true;
         let (vhost, name) = (local.vhost.clone(), local.name.clone());

@@ -1,6 +1,7 @@
 //! What sessions ask of replicated queues: gets, consumers, counts, purges, deletions.
 //!
-//! Invariant: what changes a queue is answered when it is applied, since another leader may come before that.
+//! Invariants: what changes a queue is answered when it is applied, since another leader may come before that. What depends on who consumes and holds what waits until
+//! the leader delivers: until all sessions have come back to it, it knows only some of that, and while no majority confirms it, another one may know better.
 
 use super::{Answered, Worker, answer};
 use crate::hosted::Due;
@@ -10,7 +11,7 @@ use tokio::time::Instant;
 use warren_model::planted;
 use warren_model::{ConsumerId, QueueId, SessionId};
 use warren_queue::entry::Settle;
-use warren_queue::index::IN_USE;
+use warren_queue::index::{GOT_FROM, IN_USE, Index};
 use warren_queue::{Attached, Counts};
 
 impl Worker {
@@ -36,30 +37,41 @@ impl Worker {
         let Some(leading) = &mut hosted.leading else {
             return Answered::Now(Answer::NotHere);
         };
-        let in_use = index.is_some_and(|i| i.touched() == IN_USE);
-        if !in_use
-            && matches!(
-                ask,
-                Ask::Get { .. } | Ask::Consume { .. } | Ask::Reattach { .. }
-            )
-        {
-            leading.pending.touched(queue, IN_USE);
+        let touched = index.map_or(0, Index::touched);
+        let use_of_it = match &ask {
+            Ask::Consume { .. }
+            | Ask::Reattach {
+                subscription: Some(_),
+                ..
+            } => IN_USE,
+            Ask::Get { .. } | Ask::Reattach { .. } => GOT_FROM,
+            Ask::Count
+            | Ask::Cancel { .. }
+            | Ask::Purge
+            | Ask::Seal { .. }
+            | Ask::Unseal
+            | Ask::Fence => 0,
+        };
+        if touched < use_of_it {
+            leading.pending.touched(queue, use_of_it);
             leading.urgent = true;
         }
+        let must_wait = ask.depends_on_consumers(local.auto_delete) && !leading.delivers();
+        if must_wait || matches!(ask, Ask::Get { .. }) && touched < GOT_FROM {
+            let question = Question {
+                session,
+                id,
+                queue,
+                ask,
+            };
+            // A session that is not sure whether it was heard asks again.
+            let is_other = |q: &Question| (q.session, q.id) != (session, id);
+            replicated.parked.retain(|(_, parked)| is_other(parked));
+            replicated.parked.push((Instant::now(), question));
+            return Answered::Already;
+        }
         match ask {
-            Ask::Get { consumer, .. } => {
-                if !in_use || !leading.delivers() {
-                    let question = Question {
-                        session,
-                        id,
-                        queue,
-                        ask,
-                    };
-                    replicated.parked.push((Instant::now(), question));
-                    return Answered::Already;
-                }
-                Answered::Now(self.get(queue, session, consumer))
-            }
+            Ask::Get { consumer, .. } => Answered::Now(self.get(queue, session, consumer)),
             Ask::Consume { .. } | Ask::Reattach { .. } => self.attach(queue, session, ask, id),
             Ask::Count => {
                 let counts = self
