@@ -39,6 +39,10 @@ const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
 const CLOSE_DEADLINE: Duration = Duration::from_secs(5);
 /// How long a client's close may wait for what belonged to it to be gone: a little more than a command may take.
 const END_DEADLINE: Duration = Duration::from_secs(12);
+/// How long publishes that have arrived in part may keep more than [`UNFINISHED_KEPT`] while publishes are held back because there is too little memory.
+const UNFINISHED_DEADLINE: Duration = Duration::from_secs(60);
+/// Bytes of unfinished publishes that a connection may keep however long publishes are held back.
+const UNFINISHED_KEPT: u64 = 1 << 20;
 /// How soon a publish that is held back is offered again.
 const HOLD_PAUSE: Duration = Duration::from_millis(10);
 
@@ -93,7 +97,8 @@ pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
         read: BytesMut::new(),
         read_size: READ_MIN,
         written: 0,
-        held: false,
+        held: None,
+        unfinished: 0,
         end: false,
         opened: now,
         last_read: now,
@@ -115,6 +120,7 @@ pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
         why = connection.run() => why,
     };
     connection.report();
+    node.account(connection.unfinished, 0);
     if node.registry().remove(id.number) {
         node.churn().count(Churned::ConnectionClosed, 1);
     }
@@ -143,8 +149,10 @@ struct Connection<S> {
     read_size: usize,
     /// Bytes of the session's output that are written already.
     written: usize,
-    /// A publish is held back; try again soon.
-    held: bool,
+    /// A publish is held back, since then; try again soon.
+    held: Option<Instant>,
+    /// What the node has been told of bytes of unfinished publishes.
+    unfinished: u64,
     /// The client has closed its side.
     end: bool,
     opened: Instant,
@@ -221,7 +229,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             if found.timer {
                 self.client.refuse_overdue(&mut self.session);
             }
-            if let Some(why) = self.client.give_up() {
+            if let Some(why) = self.client.give_up().or_else(|| self.wastes_memory()) {
                 self.session.force_close(&why, &mut self.client);
             }
             self.client.settle_outcomes(&mut self.session);
@@ -253,6 +261,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         if new.received + new.sent > 0 {
             self.node.registry().count_bytes(new.received, new.sent);
             self.reported_traffic = self.traffic.now;
+        }
+        let unfinished = self.session.unfinished_bytes();
+        if unfinished != self.unfinished {
+            self.node.account(self.unfinished, unfinished);
+            self.unfinished = unfinished;
         }
         let counts = self.session.counts();
         if counts != self.reported {
@@ -302,7 +315,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             | Phase::TuneOk
             | Phase::Open
             | Phase::Running => {
-                if self.held {
+                if self.held.is_some() {
                     "blocked"
                 } else {
                     "running"
@@ -326,6 +339,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 Vec::new()
             },
         }
+    }
+
+    /// Why publishes that have arrived in part must not be waited for any longer. They may be what there is too little memory for, and their clients dead.
+    fn wastes_memory(&self) -> Option<String> {
+        let since = self.held.filter(|_| self.node.alarm())?;
+        let wastes = since.elapsed() >= UNFINISHED_DEADLINE
+            && self.session.unfinished_bytes() > UNFINISHED_KEPT;
+        wastes.then(|| {
+            format!(
+                "publishes that had not arrived whole were held back for {} s, since this node is low on memory or disk space",
+                UNFINISHED_DEADLINE.as_secs()
+            )
+        })
     }
 
     fn pending_output(&mut self) -> usize {
@@ -473,18 +499,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Lets the session digest what has been read.
     fn digest(&mut self) {
-        if !self.read.is_empty() || self.held {
+        if !self.read.is_empty() || self.held.is_some() {
             let before = self.read.len();
-            if self.held {
+            if self.held.is_some() {
                 self.session.resume(&mut self.client);
             }
             let done = self.session.input(&self.read, &mut self.client);
             self.read.advance(done);
             // Whole frames left over can only mean that the session waits for something that the timer or the inbox brings.
-            self.held = !self.client.can_publish() && (before > done || self.session.has_backlog());
-            if self.held
-                && let Some(reason) = self.node.alarm_reason()
-            {
+            let is_held =
+                !self.client.can_publish() && (before > done || self.session.has_backlog());
+            self.held = is_held.then(|| self.held.unwrap_or_else(Instant::now));
+            if is_held && let Some(reason) = self.node.alarm_reason() {
                 self.session.set_blocked(Some(reason));
             }
             if before >= self.read_size && self.read_size < READ_MAX {
@@ -494,7 +520,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     fn next_deadline(&self) -> Instant {
-        if self.held {
+        if self.held.is_some() {
             return Instant::now() + HOLD_PAUSE;
         }
         match self.session.phase() {

@@ -97,6 +97,28 @@ impl Permissions {
         Ok(())
     }
 
+    /// Refuses (403) the declaration of a queue: it takes configure on it, and with a dead-letter exchange read on it and write on that.
+    pub(crate) fn check_queue(
+        &self,
+        table: &Table,
+        user: &str,
+        vhost: &str,
+        declare: &DeclareQueue,
+    ) -> Result<(), Refusal> {
+        let may = |access, kind, name: &str| self.check(table, user, vhost, access, kind, name);
+        may(Access::Configure, "queue", &declare.name)?;
+        let arguments = FieldTable::parse(&declare.arguments).unwrap_or_default();
+        if let Some(Value::LongStr(exchange)) = arguments.get("x-dead-letter-exchange") {
+            may(Access::Read, "queue", &declare.name)?;
+            may(
+                Access::Write,
+                "exchange",
+                &String::from_utf8_lossy(exchange),
+            )?;
+        }
+        Ok(())
+    }
+
     /// Refuses (403) a publish: it takes write on the exchange, and leave to write with the key.
     pub(crate) fn check_publish(
         &self,
@@ -252,9 +274,9 @@ impl Node {
             permissions.check_exchange(&table, user, &declare.vhost, declare)
         } else if let Command::DeleteExchange { vhost, name, .. } = command {
             configures("exchange", vhost, name)
-        } else if let Command::DeclareQueue(DeclareQueue { vhost, name, .. })
-        | Command::DeleteQueue { vhost, name, .. } = command
-        {
+        } else if let Command::DeclareQueue(declare) = command {
+            permissions.check_queue(&table, user, &declare.vhost, declare)
+        } else if let Command::DeleteQueue { vhost, name, .. } = command {
             configures("queue", vhost, name)
         } else if let Command::Bind(binding) | Command::Unbind(binding) = command {
             permissions.check_binding(&table, user, &binding.vhost, binding)

@@ -51,7 +51,7 @@ pub use import::Effect;
 pub use limits::Limits;
 pub use members::{NodeRecord, Placed};
 pub use policy::Effective;
-pub use queue_arguments::queue_types;
+pub use queue_arguments::{check_consumer, queue_types};
 pub use record::BadTable;
 pub use route::{Publish, Route, RouteError, Target};
 pub use table::Table;

@@ -190,6 +190,8 @@ impl Exchange {
         self.alternate
             .as_deref()
             .or(self.policy_alternate.as_deref())
+            // The default exchange has no bindings that could be followed from another one.
+            .filter(|name| !name.is_empty())
     }
 }
 

@@ -279,6 +279,38 @@ fn not_negative(value: &Value<'_>) -> Result<i128, Reason> {
     }
 }
 
+/// Checks the arguments of a consumer (raw field table entries). Refuses (406) what makes no sense; unknown ones are accepted, as in RabbitMQ.
+pub fn check_consumer(vhost: &str, queue: &str, arguments: &[u8]) -> Result<(), Refusal> {
+    if arguments.is_empty() {
+        return Ok(());
+    }
+    let table = parse(arguments)?;
+    let invalid = |argument: &str, reason: &str| {
+        Refusal::precondition_failed(format!(
+            "invalid arg '{argument}' for {}: {reason}",
+            text::queue(vhost, queue)
+        ))
+    };
+    let expected =
+        |what: &str, value: &Value<'_>| format!("\"expected {what}, got {}\"", value.type_name());
+    if let Some(value) = table.get("x-priority")
+        && integer(&value).is_err()
+    {
+        return Err(invalid("x-priority", &expected("integer", &value)));
+    }
+    if let Some(value) = table.get("x-cancel-on-ha-failover")
+        && !matches!(value, Value::Bool(_))
+    {
+        let reason = expected("boolean", &value);
+        return Err(invalid("x-cancel-on-ha-failover", &reason));
+    }
+    if table.get("x-stream-offset").is_some() {
+        let reason = "only streams have offsets, and there are none";
+        return Err(invalid("x-stream-offset", reason));
+    }
+    Ok(())
+}
+
 fn milliseconds(time: i128) -> Result<(), Reason> {
     match time {
         time if time < 0 => Err(format!("{{value_negative,{time}}}")),

@@ -342,10 +342,9 @@ fn alternate_exchanges_chain_cycle_and_may_be_missing() {
     );
 
     world.done(with_alternate("x7", "direct", ""));
-    assert_eq!(
-        world.route("x7", "q3"),
-        ["q3"],
-        "the default exchange as the alternate"
+    assert!(
+        world.route("x7", "q3").is_empty(),
+        "the default exchange has no bindings to follow, as in RabbitMQ"
     );
     world.check();
 }

@@ -62,7 +62,10 @@ impl Channel {
             tag => tag.to_owned(),
         };
         let tag = tag.into_bytes();
-        let queue = host.find_queue(&self.queue_name(m.queue)?)?;
+        let name = self.queue_name(m.queue)?;
+        host.may_read(&name)?;
+        let queue = host.find_queue(&name)?;
+        host.check_consumer(&name, m.arguments.as_bytes())?;
         let by_leave = self.shared.limit > 0 && !m.no_ack;
         let subscription = Subscription {
             no_ack: m.no_ack,
@@ -127,7 +130,9 @@ impl Channel {
         if !host.may_look_up()? {
             return Ok(Flow::Hold);
         }
-        let queue = host.find_queue(&self.queue_name(m.queue)?)?;
+        let name = self.queue_name(m.queue)?;
+        host.may_read(&name)?;
+        let queue = host.find_queue(&name)?;
         let consumer = match self.getters.get(&queue.id.0) {
             Some(&consumer) => consumer,
             None => {

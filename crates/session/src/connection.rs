@@ -15,6 +15,8 @@ use crate::publish::whole_publish;
 use crate::{Fault, Flow, Host, MessageCounts, Reply, Request};
 use bytes::Buf;
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use warren_model::SessionId;
 use warren_protocol as wire;
 use warren_protocol::{
@@ -110,6 +112,8 @@ pub(crate) struct Core {
     pub(crate) under_way: usize,
     /// What all channels did.
     pub(crate) counts: MessageCounts,
+    /// Bytes of publishes that have begun to arrive, over all channels.
+    pub(crate) unfinished: Arc<AtomicU64>,
     /// Bytes of channels' frames that wait.
     backlog: usize,
     last_request: u64,
@@ -175,6 +179,7 @@ impl Session {
             last_sequence: 0,
             under_way: 0,
             counts: MessageCounts::default(),
+            unfinished: Arc::default(),
             backlog: 0,
             last_request: 0,
         };
@@ -453,7 +458,7 @@ impl Session {
         }
         if self.channel_max != 0 && number > self.channel_max {
             let text = format!(
-                "NOT_ALLOWED - number of channels opened ({number}) has reached the negotiated channel_max ({})",
+                "NOT_ALLOWED - channel number {number} is beyond the negotiated channel_max ({})",
                 self.channel_max
             );
             self.close(NOT_ALLOWED, &text, (20, 10), host);
@@ -713,6 +718,10 @@ impl Session {
                 Ok(())
             }
             (Phase::Running, Method::ConnectionBlocked(_) | Method::ConnectionUnblocked) => Ok(()),
+            (Phase::Running, _) => {
+                let text = "CHANNEL_ERROR - unexpected method in connection state running";
+                Err(Fault::Connection(CHANNEL_ERROR, text.into()))
+            }
             (phase, method) => {
                 let text = format!(
                     "COMMAND_INVALID - unexpected method '{}' on channel 0 in state {phase:?}",

@@ -148,6 +148,10 @@ pub trait Host {
     /// Whether one more channel may be opened beside those that are; the refusal is 530's text.
     fn open_channel(&mut self, open: usize) -> Result<(), Refusal>;
 
+    /// Whether there is memory for publishes that arrive in pieces; else those wait where they are.
+    fn has_room(&self) -> bool {
+        true
+    }
     /// Whether look-ups can be trusted now: not while the node's table may lack what others were told. Then the method waits, and is refused when it has
     /// waited for long.
     fn may_look_up(&mut self) -> Result<bool, Refusal>;
@@ -159,6 +163,12 @@ pub trait Host {
     fn check_queue(&self, command: &DeclareQueue) -> Check;
     /// A queue was declared that is there as it was asked for, so that nothing is proposed.
     fn queue_declared(&mut self) {}
+    /// Whether the user may read from a queue, be it there or not: 403.
+    fn may_read(&self, queue: &str) -> Result<(), Refusal>;
+    /// Whether the user may delete a queue, be it there or not: 403.
+    fn may_configure(&self, queue: &str) -> Result<(), Refusal>;
+    /// Whether a queue takes a consumer with these arguments (raw field table entries): 406.
+    fn check_consumer(&self, queue: &str, arguments: &[u8]) -> Result<(), Refusal>;
     /// A queue of the session's virtual host: 404 if there is none, 405 if it belongs to another connection.
     fn find_queue(&self, name: &str) -> Result<QueueRef, Refusal>;
     /// queue.bind or exchange.bind beforehand.

@@ -6,6 +6,8 @@
 use crate::channel::{Channel, State, unexpected};
 use crate::connection::Core;
 use crate::{Fault, Flow, Host, Publish, Published};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use warren_model::Refusal;
 use warren_protocol::{
     BasicPublish, BasicReturn, CLASS_BASIC, FRAME_OVERHEAD, FrameKind, Method, NO_ROUTE,
@@ -37,6 +39,36 @@ struct Arriving {
     properties: Vec<u8>,
     body: Vec<u8>,
     size: u64,
+    held: Held,
+}
+
+impl Arriving {
+    fn count(&mut self) {
+        self.held.set(self.properties.len() + self.body.len());
+    }
+}
+
+/// Bytes of one unfinished publish, as part of those of a whole session; they are no part of it any more when the publish goes.
+#[derive(Debug, Default)]
+struct Held {
+    of_session: Arc<AtomicU64>,
+    bytes: u64,
+}
+
+impl Held {
+    fn set(&mut self, bytes: usize) {
+        let (before, now) = (self.bytes, bytes as u64);
+        self.bytes = now;
+        // Wraps around where it has become less.
+        self.of_session
+            .fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.set(0);
+    }
 }
 
 /// A publish whose parts are all there.
@@ -168,12 +200,21 @@ impl Channel {
                 .finish_content(core, header.properties, Vec::new(), host)
                 .map(|(flow, _)| flow);
         }
+        if !host.has_room() {
+            return Ok(Flow::Hold);
+        }
         // The memory for a body is taken as it arrives, never as it is announced.
-        content.arriving = Some(Arriving {
+        let mut arriving = Arriving {
             properties: header.properties.to_vec(),
             body: Vec::with_capacity(header.body_size.min(64 * 1024) as usize),
             size: header.body_size,
-        });
+            held: Held {
+                of_session: core.unfinished.clone(),
+                bytes: 0,
+            },
+        };
+        arriving.count();
+        content.arriving = Some(arriving);
         Ok(Flow::Done)
     }
 
@@ -203,7 +244,11 @@ impl Channel {
                 arriving.size
             )));
         }
+        if !host.has_room() {
+            return Ok(Flow::Hold);
+        }
         arriving.body.extend_from_slice(payload);
+        arriving.count();
         if (arriving.body.len() as u64) < arriving.size {
             return Ok(Flow::Done);
         }
@@ -219,6 +264,7 @@ impl Channel {
             arriving.properties = properties;
             arriving.body = body;
             arriving.body.truncate(before);
+            arriving.count();
         }
         Ok(flow)
     }
@@ -330,6 +376,29 @@ impl Channel {
     }
 }
 
+/// RabbitMQ's limit on times: ten years, in milliseconds.
+const EXPIRATION_MAX: i128 = 315_360_000_000;
+
+/// Checks an expiration: milliseconds, in decimal. The reason is as Erlang prints RabbitMQ's.
+fn check_expiration(text: &str) -> Result<(), String> {
+    let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text);
+    let digits = unsigned.bytes().take_while(u8::is_ascii_digit).count();
+    if digits == 0 {
+        return Err("no_integer".into());
+    }
+    let rest = &unsigned[digits..];
+    if !rest.is_empty() {
+        return Err(format!("{{leftover_string,{rest:?}}}"));
+    }
+    // A number of 255 digits is beyond the limit, whatever it is.
+    match text.parse::<i128>() {
+        Ok(time) if time < 0 => Err(format!("{{value_negative,{time}}}")),
+        Ok(time) if time <= EXPIRATION_MAX => Ok(()),
+        Ok(_) | Err(_) if text.starts_with('-') => Err(format!("{{value_negative,{text}}}")),
+        Ok(_) | Err(_) => Err(format!("{{value_too_large,{unsigned}}}")),
+    }
+}
+
 /// Checks form and content of the properties. None at all, or delivery mode alone, is the usual case and costs next to nothing.
 #[inline]
 fn check_properties(raw: &[u8], user: &str) -> Result<(), Fault> {
@@ -347,19 +416,11 @@ fn check_properties(raw: &[u8], user: &str) -> Result<(), Fault> {
         return Ok(validate_properties(raw)?);
     }
     let properties = Properties::parse(raw)?;
-    if let Some(expiration) = properties.expiration {
-        // RabbitMQ's bound: what fits its timers, 2^32 - 1 milliseconds.
-        let valid = expiration
-            .as_str()
-            .ok()
-            .filter(|s| !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit()))
-            .and_then(|s| s.parse::<u64>().ok())
-            .is_some_and(|ms| ms < 1 << 32);
-        if !valid {
-            return Err(
-                Refusal::precondition_failed(format!("invalid expiration '{expiration}'")).into(),
-            );
-        }
+    if let Some(expiration) = properties.expiration
+        && let Err(reason) = check_expiration(expiration.as_str()?)
+    {
+        let text = format!("invalid expiration '{expiration}': {reason}");
+        return Err(Refusal::precondition_failed(text).into());
     }
     if let Some(claimed) = properties.user_id
         && claimed.as_bytes() != user.as_bytes()

@@ -6,6 +6,7 @@
 use crate::channel::State;
 use crate::connection::Session;
 use std::ops::{AddAssign, Sub};
+use std::sync::atomic::Ordering;
 
 /// How many messages went which way. The names are those of RabbitMQ's `message_stats`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -142,6 +143,11 @@ impl Session {
     /// What all channels did, those that are closed by now among them.
     pub fn counts(&self) -> MessageCounts {
         self.core.counts
+    }
+
+    /// Bytes that it keeps of publishes which have not arrived whole.
+    pub fn unfinished_bytes(&self) -> u64 {
+        self.core.unfinished.load(Ordering::Relaxed)
     }
 
     /// Remembers each channel's counts, to tell rates by.

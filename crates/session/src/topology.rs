@@ -261,7 +261,8 @@ impl Channel {
             if !host.may_look_up()? {
                 return Ok(Flow::Hold);
             }
-            let name = self.queue_name(m.queue)?;
+            // Here the empty name does not stand for the last queue.
+            let name = m.queue.as_str()?.to_owned();
             let queue = host.find_queue(&name)?;
             self.last_queue = Some(name.clone());
             if m.no_wait {
@@ -346,7 +347,9 @@ impl Channel {
         if !host.may_look_up()? {
             return Ok(Flow::Hold);
         }
-        let queue = host.find_queue(&self.queue_name(m.queue)?)?;
+        let name = self.queue_name(m.queue)?;
+        host.may_read(&name)?;
+        let queue = host.find_queue(&name)?;
         self.ask(
             core,
             Class::Alone,
@@ -368,6 +371,7 @@ impl Channel {
             return Ok(Flow::Hold);
         }
         let name = self.queue_name(m.queue)?;
+        host.may_configure(&name)?;
         match host.find_queue(&name) {
             Ok(queue) => {
                 let request = Request::Delete {

@@ -89,6 +89,10 @@ impl Host for Client {
         Ok(())
     }
 
+    fn has_room(&self) -> bool {
+        !self.node.alarm()
+    }
+
     fn may_look_up(&mut self) -> Result<bool, Refusal> {
         if self.routable {
             return Ok(true);
@@ -119,7 +123,12 @@ impl Host for Client {
     }
 
     fn check_queue(&self, command: &DeclareQueue) -> Check {
-        if let Err(refusal) = self.may(Access::Configure, "queue", &command.name) {
+        let may = {
+            let table = self.node.metadata().table().read();
+            self.permissions
+                .check_queue(&table, &self.user, &self.vhost, command)
+        };
+        if let Err(refusal) = may {
             return Check::Refused(refusal);
         }
         self.check(|table| table.check_queue(command))
@@ -127,6 +136,18 @@ impl Host for Client {
 
     fn queue_declared(&mut self) {
         self.node.churn().count(Churned::QueueDeclared, 1);
+    }
+
+    fn may_read(&self, queue: &str) -> Result<(), Refusal> {
+        self.may(Access::Read, "queue", queue)
+    }
+
+    fn may_configure(&self, queue: &str) -> Result<(), Refusal> {
+        self.may(Access::Configure, "queue", queue)
+    }
+
+    fn check_consumer(&self, queue: &str, arguments: &[u8]) -> Result<(), Refusal> {
+        warren_routing::check_consumer(&self.vhost, queue, arguments)
     }
 
     fn find_queue(&self, name: &str) -> Result<QueueRef, Refusal> {
@@ -404,25 +425,14 @@ impl Client {
             Request::Propose(Command::DeleteExchange { name, .. }) => {
                 self.may(Access::Configure, "exchange", name)
             }
-            Request::Delete { name, .. } => self.may(Access::Configure, "queue", name),
-            Request::Consume { queue, .. } | Request::Get { queue, .. } | Request::Purge(queue) => {
-                let table = self.node.metadata().table().read();
-                match table.queue_by_id(queue.id) {
-                    Some(view) => self.permissions.check(
-                        &table,
-                        &self.user,
-                        &self.vhost,
-                        Access::Read,
-                        "queue",
-                        view.name,
-                    ),
-                    // Its owner will say that it is gone.
-                    None => Ok(()),
-                }
-            }
-            Request::Propose(_) | Request::Count(_) | Request::Cancel { .. } | Request::Fence => {
-                Ok(())
-            }
+            Request::Propose(_)
+            | Request::Delete { .. }
+            | Request::Consume { .. }
+            | Request::Get { .. }
+            | Request::Purge(_)
+            | Request::Count(_)
+            | Request::Cancel { .. }
+            | Request::Fence => Ok(()),
         }
     }
 

@@ -303,9 +303,6 @@ impl Client {
             routing_keys: keys,
             properties: publish.properties,
         };
-        table
-            .route(&ask, &mut self.route)
-            .map_err(|e| e.refusal())?;
         let exchange = String::from_utf8_lossy(publish.exchange);
         self.permissions.check_publish(
             &table,
@@ -314,6 +311,9 @@ impl Client {
             &exchange,
             publish.routing_key,
         )?;
+        table
+            .route(&ask, &mut self.route)
+            .map_err(|e| e.refusal())?;
         let number = self
             .passing
             .number(node.traffic(), &self.vhost, publish.exchange);

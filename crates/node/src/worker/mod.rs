@@ -708,7 +708,7 @@ fn seal(local: &mut Local, counts: &Counts, if_unused: bool, if_empty: bool) -> 
     }
     // What was delivered and not acknowledged would be lost as well, and it may only be on its way to the consumer.
     if if_empty && counts.ready + counts.unacked > 0 {
-        return refused("is not empty");
+        return refused("not empty");
     }
     local.sealed = true;
     Answer::Counted(counts.ready)

@@ -92,7 +92,7 @@ fn step_by_step_with_heartbeats_in_between() {
     peer.method(11, Method::ChannelOpen);
     peer.expect_connection_close(
         530,
-        "NOT_ALLOWED - number of channels opened (11) has reached the negotiated channel_max (10)",
+        "NOT_ALLOWED - channel number 11 is beyond the negotiated channel_max (10)",
         (20, 10),
     );
 }
@@ -372,15 +372,15 @@ fn channel_0_carries_the_connection_alone() {
     let mut peer = Peer::open();
     peer.method(0, Method::ConnectionCloseOk);
     peer.expect_connection_close(
-        503,
-        "COMMAND_INVALID - unexpected method 'connection.close-ok' on channel 0 in state Running",
+        504,
+        "CHANNEL_ERROR - unexpected method in connection state running",
         (10, 51),
     );
     let mut peer = Peer::open();
     peer.method(0, Method::ChannelOpen);
     peer.expect_connection_close(
-        503,
-        "COMMAND_INVALID - unexpected method 'channel.open' on channel 0 in state Running",
+        504,
+        "CHANNEL_ERROR - unexpected method in connection state running",
         (20, 10),
     );
 }

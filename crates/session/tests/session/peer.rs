@@ -58,6 +58,8 @@ pub struct FakeHost {
     /// No more channels than these may be open.
     pub channels_max: Option<usize>,
     uniques: u32,
+    /// There is no memory for publishes that arrive in pieces.
+    pub is_full: bool,
 }
 
 impl FakeHost {
@@ -180,6 +182,32 @@ impl Host for FakeHost {
             }),
             None => Check::New,
         }
+    }
+
+    fn has_room(&self) -> bool {
+        !self.is_full
+    }
+
+    fn may_read(&self, queue: &str) -> Result<(), Refusal> {
+        self.may_configure(queue)
+    }
+
+    fn may_configure(&self, queue: &str) -> Result<(), Refusal> {
+        if queue.starts_with("secret") {
+            return Err(Refusal::access_refused(format!(
+                "access to queue '{queue}' in vhost '/' refused for user 'guest'"
+            )));
+        }
+        Ok(())
+    }
+
+    fn check_consumer(&self, queue: &str, arguments: &[u8]) -> Result<(), Refusal> {
+        if arguments.is_empty() {
+            return Ok(());
+        }
+        Err(Refusal::precondition_failed(format!(
+            "invalid arg for {queue}"
+        )))
     }
 
     fn find_queue(&self, name: &str) -> Result<QueueRef, Refusal> {

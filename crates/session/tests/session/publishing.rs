@@ -207,7 +207,7 @@ fn what_a_publish_may_not_carry_closes_the_channel() {
         .encode(&mut properties);
         properties
     };
-    for text in ["1000", "0", "4294967295"] {
+    for text in ["1000", "0", "+5", "4294967296", "315360000000"] {
         let mut peer = Peer::open();
         peer.send(&with_properties(&expiration(text)));
         assert!(
@@ -216,20 +216,22 @@ fn what_a_publish_may_not_carry_closes_the_channel() {
         );
         peer.expect(&[]);
     }
-    for text in [
-        "",
-        "-1",
-        "1.5",
-        "abc",
-        "4294967296",
-        "99999999999999999999999",
+    let far = "9".repeat(60);
+    for (text, reason) in [
+        ("", "no_integer"),
+        ("-1", "{value_negative,-1}"),
+        ("1.5", "{leftover_string,\".5\"}"),
+        ("abc", "no_integer"),
+        (" 1", "no_integer"),
+        ("315360000001", "{value_too_large,315360000001}"),
+        (&far, &format!("{{value_too_large,{far}}}")),
     ] {
         let mut peer = Peer::open();
         peer.send(&with_properties(&expiration(text)));
         peer.expect_channel_close(
             1,
             406,
-            &format!("PRECONDITION_FAILED - invalid expiration '{text}'"),
+            &format!("PRECONDITION_FAILED - invalid expiration '{text}': {reason}"),
             (60, 40),
         );
         assert_eq!(peer.calls(), []);
@@ -385,6 +387,46 @@ fn a_held_publish_is_taken_once_when_the_host_can() {
         assert_eq!(bodies, [3, 0]);
         peer.expect(&[M(2, Method::BasicQosOk)]);
     }
+}
+
+#[test]
+fn what_has_arrived_of_publishes_is_counted_and_waits_without_room() {
+    let mut peer = Peer::open();
+    for channel in 2..=4 {
+        peer.open_channel(channel);
+    }
+    let (mut parts, half) = (Vec::new(), 1000);
+    for channel in 1..=4 {
+        let all = publish_in_pieces(
+            channel,
+            BasicPublish::default(),
+            &[0, 0],
+            &[7; 2000],
+            || half,
+        );
+        let last = all.len() - (half + 8);
+        peer.send(&all[..last]);
+        parts.push(all[last..].to_vec());
+    }
+    assert_eq!(peer.session.unfinished_bytes(), 4 * 1002);
+    peer.send(&parts[0]);
+    assert_eq!(peer.session.unfinished_bytes(), 3 * 1002, "one is whole");
+    peer.host.is_full = true;
+    peer.send(&parts[1]);
+    assert_eq!(peer.unread(), parts[1].len(), "it waits");
+    assert_eq!(peer.session.unfinished_bytes(), 3 * 1002);
+    peer.host.is_full = false;
+    peer.send(&[]);
+    assert_eq!(peer.session.unfinished_bytes(), 2 * 1002);
+    assert_eq!(peer.calls().len(), 2);
+    // One that the host holds back is kept as far as it was before its last frame.
+    peer.host.hold = true;
+    peer.send(&parts[2]);
+    assert_eq!(peer.session.unfinished_bytes(), 2 * 1002);
+    peer.host.hold = false;
+    peer.send(&parts[3]);
+    assert_eq!(peer.session.unfinished_bytes(), 0);
+    assert_eq!(peer.calls().len(), 2);
 }
 
 #[test]
