@@ -35,6 +35,9 @@ pub struct Arguments {
     /// Look again every so many seconds, until interrupted; of commands that only look.
     #[arg(long, global = true, value_name = "SECONDS", value_parser = seconds)]
     pub watch: Option<Duration>,
+    /// Give a node so long to take the connection and to begin its answer [default: 2, and 15 for changes, 130 for definitions].
+    #[arg(long, global = true, value_name = "SECONDS", value_parser = seconds)]
+    pub deadline: Option<Duration>,
     /// What to look at.
     #[command(subcommand)]
     pub noun: Noun,

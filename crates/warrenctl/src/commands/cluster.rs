@@ -231,6 +231,22 @@ pub fn client_of(context: &Context, name: &str) -> Result<Client, Failure> {
     }
 }
 
+/// What each node says, in their order; all are asked at once.
+pub fn of_each<T: Send>(members: &[Value], ask: impl Fn(&Value) -> T + Sync) -> Vec<T> {
+    std::thread::scope(|scope| {
+        let ask = &ask;
+        let asked: Vec<_> = members
+            .iter()
+            .map(|member| scope.spawn(move || ask(member)))
+            .collect();
+        let answers = asked.into_iter().map(|thread| match thread.join() {
+            Ok(answer) => answer,
+            Err(panic) => std::panic::resume_unwind(panic),
+        });
+        answers.collect()
+    })
+}
+
 /// Leaderships that are not where they belong.
 fn moves(context: &Context) -> Result<usize, Failure> {
     let ring = context.client.get("/api/ring", &[])?;

@@ -81,7 +81,7 @@ pub fn run(context: &Context, verb: &Verb) -> Result<(), Failure> {
 /// Writes definitions to a file, or prints them.
 pub fn export(context: &Context, file: Option<&PathBuf>, path: &str) -> Result<(), Failure> {
     let answer = context.client.send_with(&Request {
-        deadline: DEADLINE,
+        deadline: Some(DEADLINE),
         ..Request::of(Method::Get, path)
     })?;
     let text = format!("{answer:#}\n");
@@ -117,7 +117,7 @@ pub fn import(
     let report = context.client.send_with(&Request {
         query: &query,
         body: Some(&definitions),
-        deadline: DEADLINE,
+        deadline: Some(DEADLINE),
         ..Request::of(Method::Post, path)
     })?;
     if dry_run {

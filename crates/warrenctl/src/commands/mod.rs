@@ -184,7 +184,10 @@ fn once(arguments: &Arguments) -> Result<(), Failure> {
         return cert::run(verb, arguments.quiet);
     }
     let context = Context {
-        client: Client::new(&profile::resolve(&arguments.connection)?)?,
+        client: Client::new(
+            &profile::resolve(&arguments.connection)?,
+            arguments.deadline,
+        )?,
         format: arguments.output,
         columns: arguments.columns.clone(),
         sort: arguments.sort.clone(),

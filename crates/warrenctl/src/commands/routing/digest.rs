@@ -1,8 +1,8 @@
 //! `warrenctl routing digest`: proof that all nodes hold the same routing table, to the byte.
 //!
-//! Digests say something only at equal applied index, and the nodes are asked one after the other: under load
-//! two answers seldom meet at once, so the question is repeated until all indices are equal or time is up.
-//! Two nodes that differ at the same index are reported at once, whatever the others say.
+//! Digests say something only at equal applied index: under load the answers seldom meet at once, so the question is repeated until all indices are
+//! equal or time is up. Two nodes that differ at the same index are reported at once, whatever the others say, and so is a node that cannot be asked:
+//! all are asked at the same time, so that one that hangs costs its deadline once.
 
 use std::time::{Duration, Instant};
 
@@ -40,14 +40,9 @@ pub fn run(context: &Context, options: &Options) -> Result<(), Failure> {
     let members = cluster::members(&answer)?;
     let deadline = Instant::now() + Duration::from_secs(options.wait);
     let (rows, verdict) = loop {
-        let rows: Vec<Value> = members
-            .iter()
-            .map(|member| ask(&context.client, member))
-            .collect();
+        let rows = cluster::of_each(members, |member| ask(&context.client, member));
         let verdict = judge(&rows);
-        if !matches!(verdict, Verdict::Apart | Verdict::Unreachable(_))
-            || Instant::now() >= deadline
-        {
+        if verdict != Verdict::Apart || Instant::now() >= deadline {
             break (rows, verdict);
         }
         std::thread::sleep(PAUSE);
