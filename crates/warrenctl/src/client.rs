@@ -18,7 +18,7 @@ use crate::profile::Target;
 /// How long a node has to take a connection, and to begin to answer what is only read.
 pub const DEADLINE: Duration = Duration::from_secs(2);
 /// What a node has besides that itself waits so long for the others before it answers without them.
-const GRACE: Duration = Duration::from_millis(400);
+const GRACE: Duration = Duration::from_millis(300);
 /// How long a change may take: as long as the API itself allows it.
 const CHANGE_DEADLINE: Duration = Duration::from_secs(15);
 /// The largest answer that is read: definitions can be large.

@@ -9,12 +9,10 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::super::cluster;
-use super::Context;
+use super::{Context, PAUSE};
 use crate::client::Client;
 use crate::failure::Failure;
 use crate::output::{self, Table};
-
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// How long to ask.
 #[derive(Debug, clap::Args)]
@@ -26,9 +24,12 @@ pub struct Options {
 
 /// What one round of questions says.
 #[derive(Debug, PartialEq, Eq)]
-enum Verdict {
+pub enum Verdict {
+    /// All nodes are at the same index, and agree.
     Equal,
+    /// Two nodes do not, and which.
     Differ(String),
+    /// Nodes that cannot be asked.
     Unreachable(String),
     /// Not all nodes are at the same index.
     Apart,
@@ -89,7 +90,8 @@ fn ask(client: &Client, member: &Value) -> Value {
     }
 }
 
-fn judge(rows: &[Value]) -> Verdict {
+/// What the nodes' rows say: each has `node`, `applied_index` and `digest`.
+pub fn judge(rows: &[Value]) -> Verdict {
     for (position, row) in rows.iter().enumerate() {
         let twin = rows.iter().skip(position + 1).find(|other| {
             !row["digest"].is_null()
@@ -125,7 +127,8 @@ fn judge(rows: &[Value]) -> Verdict {
     }
 }
 
-fn conclude(verdict: Verdict, waited_seconds: u64) -> Result<(), Failure> {
+/// What comes of it, after so many seconds.
+pub fn conclude(verdict: Verdict, waited_seconds: u64) -> Result<(), Failure> {
     match verdict {
         Verdict::Equal => Ok(()),
         Verdict::Differ(what) => Err(Failure::Software(format!(
