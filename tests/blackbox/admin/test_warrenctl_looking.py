@@ -56,3 +56,43 @@ def test_a_node_that_hangs_keeps_nobody_waiting(cluster):
     assert short.returncode == UNAVAILABLE and "0.6 s" in short.stderr and took < 1.5, (took, short)
     for wrong in ("0", "-1", "x"):
         assert cluster.run("queue", "list", f"--deadline={wrong}", check=False).returncode == USAGE
+
+
+# --- health ---
+
+def test_a_cluster_is_healthy_until_a_node_is_not(cluster, eventually):
+    well = cluster.run("cluster", "health")
+    assert "the cluster is healthy" in well.stdout and all(f"node{n}" in well.stdout for n in (1, 2, 3))
+    answer = json.loads(cluster.run("cluster", "health", "--output", "json", node=2).stdout)
+    assert answer["healthy"] is True and answer["reasons"] == answer["warnings"] == []
+    assert [(n["up"], n["serves"], n["alarms"], n["links"], n["quorum_critical"]) for n in answer["nodes"]] == [(True, True, [], "2/2", False)] * 3
+    refused = cluster.run("cluster", "health", environment={"WARREN_PASSWORD": "wrong"}, check=False)
+    assert refused.returncode == NOPERM
+    cluster[3].signal(signal.SIGSTOP)
+    hangs, took = timed(cluster, "cluster", "health")
+    assert hangs.returncode == UNAVAILABLE and "node3" in hangs.stderr and took < DEADLINE, (took, hangs)
+    cluster[3].kill()
+
+    def told():
+        result, took = timed(cluster, "cluster", "health")
+        assert took < DEADLINE
+        return result.returncode == UNAVAILABLE and "node3: it is down" in result.stderr and "no majority" in result.stderr and "healthy" in result.stderr
+
+    eventually(told, "the node that is down, and that no other may go")
+
+
+def test_an_alarm_and_a_node_that_is_drained_are_told(new_cluster, eventually):
+    own = new_cluster(2)
+    own.limits = "disk_free_bytes_min = 0"
+    try:
+        own.start()
+        own.run("cluster", "await-ready", "--nodes", "2", "--timeout", "60")
+        two = json.loads(own.run("cluster", "health", "--output", "json").stdout)
+        assert two["healthy"] is True and "no majority" in two["warnings"][0], "two nodes never can lose one"
+        own[2].stop()
+        own.limits = f"disk_free_bytes_min = {1 << 60}"
+        own[2].start()
+        alarm = eventually(lambda: (r := own.run("cluster", "health", check=False)).returncode == UNAVAILABLE and "low on disk" in r.stderr and r, "an alarm", 40)
+        assert "node2 is low on disk" in alarm.stderr and "node1 is low" not in alarm.stderr
+    finally:
+        own.stop()

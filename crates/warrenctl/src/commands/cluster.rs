@@ -6,7 +6,7 @@ use clap::Subcommand;
 use serde_json::Value;
 
 use super::join::{self, Join};
-use super::{Context, listing};
+use super::{Context, health, listing};
 use crate::client::{Client, Method, Request, segment};
 use crate::failure::Failure;
 use crate::output::{self, Table};
@@ -34,6 +34,11 @@ pub enum Verb {
     /// Show the nodes, the metadata leader and how far this node has applied the log.
     #[command(after_help = "Example: warrenctl cluster status --output json")]
     Status,
+    /// Say whether the cluster is well: every node's state, alarms and links, and what is wrong.
+    #[command(after_help = "Exits with 69 when anything is wrong.
+
+Example: warrenctl cluster health --output json")]
+    Health,
     /// Check that a new node can join, or take the place of one that is lost, and write its configuration. It joins when it starts.
     #[command(
         after_help = "Example: warrenctl cluster join node4 --address 10.0.0.4:7671 --amqp 10.0.0.4:5672 --http 10.0.0.4:15672 --out node4.toml"
@@ -96,6 +101,7 @@ const LOOK: Duration = Duration::from_millis(250);
 pub fn run(context: &Context, verb: &Verb) -> Result<(), Failure> {
     match verb {
         Verb::Status => status(context),
+        Verb::Health => health::run(context),
         Verb::Join(options) => join::join(context, options),
         Verb::Drain(options) => drain(context, options),
         Verb::Revive(options) => revive(context, options),

@@ -12,6 +12,7 @@ pub mod connection;
 pub mod consumer;
 pub mod definitions;
 pub mod exchange;
+mod health;
 pub mod join;
 pub mod limit;
 mod listing;
@@ -122,10 +123,11 @@ impl Context {
 }
 
 /// Verbs that only look, and can be watched.
-const LOOKS: [&str; 9] = [
+const LOOKS: [&str; 10] = [
     "list",
     "show",
     "status",
+    "health",
     "plan",
     "digest",
     "diff",
