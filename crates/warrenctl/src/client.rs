@@ -25,6 +25,7 @@ const CHANGE_DEADLINE: Duration = Duration::from_secs(15);
 const BODY_BYTES_MAX: u64 = 1 << 30;
 
 /// A client of one node.
+#[derive(Clone)]
 pub struct Client {
     agent: ureq::Agent,
     deadlines: Deadlines,
@@ -190,6 +191,15 @@ impl Client {
             authorization: authorization(user, password),
             user: user.to_owned(),
         }
+    }
+
+    /// The same node with another deadline.
+    pub fn with_deadline(self, deadline: Duration) -> Self {
+        let deadlines = Deadlines {
+            said: Some(deadline),
+            ..self.deadlines
+        };
+        Self { deadlines, ..self }
     }
 
     /// Any request, with the answer as it comes, good or bad.

@@ -405,11 +405,23 @@ def test_growing_and_shrinking_are_reviving_and_draining(new_cluster, eventually
 @pytest.mark.parametrize("arguments, said", [
     (("queue", "lst"), "list"), (("quee", "list"), "queue"), (("queue", "list", "--vhsot", "x"), "--vhost"), (("list_queus",), "list_queues"),
     (("check", "alarm"), "did you mean 'alarms'?"), (("check", "port-listener"), "port-listener PORT"), (("queue", "list", "--output", "jsn"), "json"),
-    (("completions", "bsh"), "bash"), (("limit", "set", "max-queue", "1", "--vhost", "/"), "max-queues"),
+    (("queue", "list", "--columns", "nmae"), "'name'"), (("connection", "list", "--sort=-usr"), "'user'"), (("node", "list", "--columns", "name,uptme"), "'uptime'"),
+    (("permission", "list", "--columns", "usr", "--output", "json"), "'user'"), (("completions", "bsh"), "bash"), (("limit", "set", "max-queue", "1", "--vhost", "/"), "max-queues"),
 ])
 def test_mistakes_get_suggestions(cluster, arguments, said):
     result = cluster.run(*arguments, check=False)
     assert result.returncode == USAGE and said in result.stderr, result.stderr
+
+
+def test_columns_that_no_row_has_now_are_columns_all_the_same(cluster):
+    cluster.run("vhost", "declare", "bare")
+    try:
+        for list_, columns in (("queue", "name,policy,message_stats.publish,arguments.x-max-length,state"), ("exchange", "name,policy"), ("connection", "user_provided_name,ssl_protocol"),
+                               ("channel", "state,connection_details.name"), ("consumer", "arguments.x-priority,activity_status"), ("binding", "properties_key")):
+            result = cluster.run(list_, "list", "--vhost", "bare", "--columns", columns, "--output", "csv")
+            assert result.stdout.splitlines()[0] == columns, result
+    finally:
+        cluster.run("vhost", "delete", "bare", "--yes")
 
 
 @pytest.mark.parametrize("check", ["alarms", "local-alarms", "certificate-expiration 1 days", "protocol-listener amqp", "virtual-hosts", "node-is-quorum-critical",

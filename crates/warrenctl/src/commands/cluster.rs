@@ -105,7 +105,10 @@ pub fn run(context: &Context, verb: &Verb) -> Result<(), Failure> {
         Verb::Join(options) => join::join(context, options),
         Verb::Drain(options) => drain(context, options),
         Verb::Revive(options) => revive(context, options),
-        Verb::Forget(options) => forget(context, options),
+        Verb::Forget(Forget { node, force }) => {
+            context.confirm(&format!("Take node '{node}' out of the cluster for good"))?;
+            forget(context, node, *force)
+        }
         Verb::AwaitReady(options) => await_ready(context, options),
     }
 }
@@ -118,7 +121,8 @@ pub fn drain(context: &Context, options: &Leaving) -> Result<(), Failure> {
         return Ok(());
     }
     let what = format!("node '{}' is drained", options.node);
-    wait(context, options.timeout, &what, || {
+    let patience = Duration::from_secs(options.timeout);
+    wait(context, patience, &what, || {
         let entry = member(context, &options.node)?;
         if entry.get("drained") == Some(&Value::Bool(true)) {
             return Ok(None);
@@ -147,7 +151,8 @@ pub fn revive(context: &Context, options: &Leaving) -> Result<(), Failure> {
         return Ok(());
     }
     let what = format!("node '{}' has its share again", options.node);
-    wait(context, options.timeout, &what, || {
+    let patience = Duration::from_secs(options.timeout);
+    wait(context, patience, &what, || {
         let entry = member(context, &options.node)?;
         if entry.get("up") != Some(&Value::Bool(true)) {
             let node = &options.node;
@@ -168,22 +173,34 @@ pub fn revive(context: &Context, options: &Leaving) -> Result<(), Failure> {
     })
 }
 
-fn forget(context: &Context, options: &Forget) -> Result<(), Failure> {
-    context.confirm(&format!(
-        "Take node '{}' out of the cluster for good",
-        options.node
-    ))?;
-    let path = format!("/api/cluster/forget/{}", segment(&options.node));
-    let force = [("force", "true")];
+/// Takes a node out of the cluster without asking.
+pub fn forget(context: &Context, node: &str, force: bool) -> Result<(), Failure> {
+    let path = format!("/api/cluster/forget/{}", segment(node));
+    let query = [("force", "true")];
     let answer = context.client.send_with(&Request {
-        query: if options.force { &force } else { &[] },
+        query: if force { &query } else { &[] },
         ..Request::of(Method::Post, &path)
     })?;
     context.object(&answer)
 }
 
+/// How long a node may take to start.
+pub const STARTUP: Duration = Duration::from_secs(300);
+
+/// Waits until the node that is asked serves.
+pub fn await_node(context: &Context, patience: Duration) -> Result<(), Failure> {
+    wait(context, patience, "the node serves", || {
+        match context.client.get("/api/health", &[]) {
+            Ok(_) => Ok(None),
+            Err(Failure::Unavailable(why)) => Ok(Some(why)),
+            Err(other) => Err(other),
+        }
+    })
+}
+
 fn await_ready(context: &Context, options: &AwaitReady) -> Result<(), Failure> {
-    wait(context, options.timeout, "the cluster is ready", || {
+    let patience = Duration::from_secs(options.timeout);
+    wait(context, patience, "the cluster is ready", || {
         // A node that does not answer yet is what is waited for.
         match why_not_ready(context, options.nodes) {
             Err(Failure::Unavailable(why)) => Ok(Some(why)),
@@ -263,11 +280,11 @@ fn moves(context: &Context) -> Result<usize, Failure> {
 /// Looks until there is nothing left to say, and says what has changed meanwhile.
 pub fn wait(
     context: &Context,
-    seconds: u64,
+    patience: Duration,
     what: &str,
     mut look: impl FnMut() -> Result<Option<String>, Failure>,
 ) -> Result<(), Failure> {
-    let until = Instant::now() + Duration::from_secs(seconds);
+    let until = Instant::now() + patience;
     let mut said = String::new();
     loop {
         let Some(progress) = look()? else {
@@ -276,7 +293,8 @@ pub fn wait(
         };
         if Instant::now() >= until {
             return Err(Failure::Unavailable(format!(
-                "not within {seconds} s: {what}; {progress}. It goes on: ask again with `warrenctl cluster status`"
+                "not within {} s: {what}; {progress}. It goes on: ask again with `warrenctl cluster status`",
+                patience.as_secs_f64()
             )));
         }
         if progress != said {

@@ -48,6 +48,8 @@ pub struct Context {
     columns: Vec<String>,
     sort: Option<String>,
     quiet: bool,
+    /// Whether lists have them.
+    headings: bool,
     yes: bool,
 }
 
@@ -55,6 +57,12 @@ impl Context {
     /// Prints a list, with these columns unless the command line names others.
     pub fn list(&self, answer: &Value, path: &str, columns: &[&str]) -> Result<(), Failure> {
         let mut rows = listing::rows(answer, path)?.to_vec();
+        let mut own = alias::fields(path);
+        own.extend(columns);
+        let sort = self.sort.iter().map(|by| output::sorted_by(by));
+        for column in self.columns.iter().map(String::as_str).chain(sort) {
+            listing::known_column(column, &rows, &own)?;
+        }
         if let Some(sort) = &self.sort {
             output::sort(&mut rows, sort);
         }
@@ -68,7 +76,7 @@ impl Context {
             &rows,
             &chosen,
             !self.columns.is_empty(),
-            self.quiet,
+            self.headings,
         )
     }
 
@@ -194,6 +202,7 @@ fn once(arguments: &Arguments) -> Result<(), Failure> {
         columns: arguments.columns.clone(),
         sort: arguments.sort.clone(),
         quiet: arguments.quiet,
+        headings: !arguments.quiet,
         yes: arguments.yes,
     };
     match &arguments.noun {
@@ -218,7 +227,7 @@ fn once(arguments: &Arguments) -> Result<(), Failure> {
         Noun::Message(verb) => message::run(&context, verb),
         Noun::Definitions(verb) => definitions::run(&context, verb),
         Noun::Check(options) => check::run(&context, options),
-        Noun::Alias(command) => alias::run(&context, command),
+        Noun::Alias(command) => alias::run(&context, command, &arguments.alike),
         Noun::Log(verb) => log::run(&context, verb),
         Noun::Password(verb) => password::run(verb),
         Noun::Cert(verb) => cert::run(verb, arguments.quiet),

@@ -1,5 +1,7 @@
 //! `warrenctl queue`: queues, and their contents as a whole.
 
+use std::time::Duration;
+
 use clap::Subcommand;
 use serde_json::{Value, json};
 
@@ -144,7 +146,7 @@ fn transfer_leader(context: &Context, options: &TransferLeader) -> Result<(), Fa
         return Ok(());
     }
     let what = format!("node '{node}' leads queue '{}'", queue.name);
-    cluster::wait(context, options.timeout, &what, || {
+    cluster::wait(context, Duration::from_secs(options.timeout), &what, || {
         let answer = context.client.get(&quorum(queue, "status"), &[])?;
         let leader = answer.get("leader").unwrap_or(&Value::Null);
         Ok((leader != node.as_str()).then(|| format!("{} still leads", output::cell(leader))))
