@@ -29,7 +29,7 @@ pub struct Arguments {
     /// Print only what was asked for: no headings, no word about what was done.
     #[arg(long, short, global = true)]
     pub quiet: bool,
-    /// Delete, purge and close without asking first.
+    /// Delete, purge, close, drain and overwrite without asking first.
     #[arg(long, short, global = true)]
     pub yes: bool,
     /// Look again every so many seconds, until interrupted; of commands that only look.

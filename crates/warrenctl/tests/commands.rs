@@ -246,6 +246,38 @@ fn diff_shows_what_a_node_lacks_and_waits_for_equal_indices() {
     }
 }
 
+#[test]
+fn a_long_import_says_that_it_goes_on() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("d.json");
+    std::fs::write(&file, "{}").unwrap();
+    let node = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+        while lines
+            .next()
+            .is_some_and(|line| line.is_ok_and(|line| !line.is_empty()))
+        {}
+        // As long as it takes a large table to change.
+        std::thread::sleep(Duration::from_millis(2500));
+        let _ = write!(
+            stream,
+            "HTTP/1.1 200 X\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{{}}"
+        );
+    });
+    let file = file.to_str().unwrap();
+    let output = warrenctl(&["--url", &url, "definitions", "import", file, "--yes"]);
+    node.join().unwrap();
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(
+        said.contains("importing the definitions in") && said.contains("2 s so far"),
+        "{said}"
+    );
+}
+
 /// An address that takes connections and never answers, as a node that is stopped with SIGSTOP does.
 fn hanging() -> (TcpListener, String) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -361,7 +361,7 @@ def test_leadership_that_cannot_go_there(cluster):
     try:
         for arguments in (("transfer-leader", "led", "none"), ("transfer-leader", "none", "node1"), ("transfer-leader", "fleeting", "node1"),
                           ("quorum-status", "none"), ("quorum-status", "fleeting"), ("grow", "none"), ("shrink", "none")):
-            assert cluster.run("queue", *arguments, check=False).returncode == DATA, arguments
+            assert cluster.run("queue", *arguments, "--yes", check=False).returncode == DATA, arguments
         for verb in ("transfer-leader", "quorum-status", "grow", "shrink"):
             assert cluster.run("queue", verb, check=False).returncode == USAGE
         cluster[3].kill()
@@ -392,12 +392,44 @@ def test_growing_and_shrinking_are_reviving_and_draining(new_cluster, eventually
     try:
         own.start()
         own.run("cluster", "await-ready", "--nodes", "3", "--timeout", "60")
-        own.run("queue", "shrink", "node3", "--wait", "--timeout", "50")
+        own.run("queue", "shrink", "node3", "--yes", "--wait", "--timeout", "50")
         assert all("node3" not in p["replicas"] for p in own[1].get("ring").json["placements"])
         own.run("queue", "grow", "node3", "--wait", "--timeout", "50")
         assert all("node3" in p["replicas"] for p in own[1].get("ring").json["placements"])
     finally:
         own.stop()
+
+
+def test_a_node_is_drained_when_it_is_meant(cluster):
+    for command in (("cluster", "drain", "node3"), ("queue", "shrink", "node3")):
+        for answer in ("n\n", ""):
+            unsure = cluster.run(*command, text=answer, check=False)
+            assert unsure.returncode == USAGE and "nothing was done" in unsure.stderr and "--yes" in unsure.stderr, unsure
+    assert not any(m["draining"] for m in cluster[1].get("cluster").json["members"])
+
+
+def test_an_import_that_changes_what_is_there_asks(cluster, tmp_path):
+    file = tmp_path / "d.json"
+    hashed = cluster.run("password", "hash", "second").stdout.strip()
+    cluster.run("user", "declare", "imported", "--new-password", "first", "--tags", "management")
+    try:
+        # What is new, and what is there just so, is no question.
+        file.write_text(json.dumps({"vhosts": [{"name": "imported"}], "users": [cluster[1].get("users/imported").json]}))
+        cluster.run("definitions", "import", str(file))
+        file.write_text(json.dumps({"users": [{"name": "imported", "password_hash": hashed, "tags": ["management"]}]}))
+        for answer in ("n\n", ""):
+            unsure = cluster.run("definitions", "import", str(file), text=answer, check=False)
+            assert unsure.returncode == USAGE and "1 users" in unsure.stderr and "--yes" in unsure.stderr, unsure
+        cluster.run("authenticate_user", "imported", "first")
+        cluster.run("definitions", "import", str(file), text="y\n")
+        cluster.run("authenticate_user", "imported", "second")
+        cluster.run("change_password", "imported", "third")
+        assert cluster.run("definitions", "import", "-", text=file.read_text(), check=False).returncode == USAGE, "nobody can be asked"
+        cluster.run("definitions", "import", "-", "--yes", text=file.read_text())
+        cluster.run("authenticate_user", "imported", "second")
+    finally:
+        cluster.run("user", "delete", "imported", "--yes")
+        cluster.run("vhost", "delete", "imported", "--yes")
 
 
 # --- mistakes ---
@@ -455,7 +487,7 @@ def test_a_cluster_that_has_just_been_started_is_waited_for(new_cluster):
 
 def test_a_node_that_is_down_takes_its_share_when_it_is_back(cluster):
     """`revive --wait` does not say that all is done before the node is there."""
-    cluster.run("cluster", "drain", "node3", "--wait", "--timeout", "50")
+    cluster.run("cluster", "drain", "node3", "--yes", "--wait", "--timeout", "50")
     cluster[3].stop()
     try:
         early = cluster.run("cluster", "revive", "node3", "--wait", "--timeout", "2", check=False)

@@ -47,7 +47,7 @@ Example: warrenctl cluster health --output json")]
     /// Empty a node of replicas and leaderships, so that it can be stopped without anybody noticing. It stays up and serves its connections.
     ///
     /// Durable queues move to the other nodes. Non-durable and exclusive queues live in the node's memory and go when it stops; the answer counts them.
-    #[command(after_help = "Example: warrenctl cluster drain node2 --wait --timeout 300")]
+    #[command(after_help = "Example: warrenctl cluster drain node2 --wait --timeout 300 --yes")]
     Drain(Leaving),
     /// Give a drained node its share of replicas and leaderships again.
     #[command(after_help = "Example: warrenctl cluster revive node2 --wait")]
@@ -115,6 +115,10 @@ pub fn run(context: &Context, verb: &Verb) -> Result<(), Failure> {
 
 /// Empties a node.
 pub fn drain(context: &Context, options: &Leaving) -> Result<(), Failure> {
+    context.confirm(&format!(
+        "Move all replicas and leaderships away from node '{}'",
+        options.node
+    ))?;
     let answer = move_node(context, "drain", &options.node)?;
     context.object(&answer)?;
     if !options.wait {

@@ -31,6 +31,8 @@ pub mod user;
 pub mod vhost;
 
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -111,6 +113,26 @@ impl Context {
         }
     }
 
+    /// Does what may take long, and says so while it does.
+    pub fn slowly<T>(&self, what: &str, work: impl FnOnce() -> T) -> T {
+        if self.quiet {
+            return work();
+        }
+        let (working, ended) = mpsc::channel::<()>();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let begun = Instant::now();
+                while ended.recv_timeout(STILL) == Err(mpsc::RecvTimeoutError::Timeout) {
+                    let line = format!("{what}: {} s so far", begun.elapsed().as_secs());
+                    let _ = writeln!(std::io::stderr().lock(), "{line}");
+                }
+            });
+            let result = work();
+            drop(working);
+            result
+        })
+    }
+
     /// Asks whether something that cannot be undone is meant.
     pub fn confirm(&self, what: &str) -> Result<(), Failure> {
         if self.yes {
@@ -129,6 +151,9 @@ impl Context {
         ))
     }
 }
+
+/// How often it is said that something still goes on.
+const STILL: Duration = Duration::from_secs(2);
 
 /// Verbs that only look, and can be watched.
 const LOOKS: [&str; 10] = [
