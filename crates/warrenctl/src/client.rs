@@ -19,6 +19,8 @@ use crate::profile::Target;
 pub const DEADLINE: Duration = Duration::from_secs(2);
 /// What a node has besides that itself waits so long for the others before it answers without them.
 const GRACE: Duration = Duration::from_millis(300);
+/// The shortest time that a node is given.
+const MOMENT: Duration = Duration::from_millis(500);
 /// How long a change may take: as long as the API itself allows it.
 const CHANGE_DEADLINE: Duration = Duration::from_secs(15);
 /// The largest answer that is read: definitions can be large.
@@ -200,6 +202,12 @@ impl Client {
             ..self.deadlines
         };
         Self { deadlines, ..self }
+    }
+
+    /// The same node with what is left of the time, of which so much is spent; a moment is always left.
+    pub fn having_spent(self, spent: Duration) -> Self {
+        let left = self.deadlines.connect().saturating_sub(spent);
+        self.with_deadline(left.max(MOMENT))
     }
 
     /// Any request, with the answer as it comes, good or bad.

@@ -236,7 +236,10 @@ fn diff_shows_what_a_node_lacks_and_waits_for_equal_indices() {
         (APART, 69, "no node has", 2..=30),
         (SILENT, 69, "it is down", 1..=1),
     ] {
-        let server = Server::start([("/api/routing/diff", 200, answer)]);
+        let server = Server::start([
+            ("/api/routing/diff", 200, answer),
+            ("/api/routing/digest", 200, "{}"),
+        ]);
         let output = server.run(&["routing", "diff", "--wait", "1"]);
         let table = text(&output.stdout);
         assert_eq!(output.status.code(), Some(code), "{table}");

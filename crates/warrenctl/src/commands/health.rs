@@ -4,6 +4,8 @@
 //! cluster unwell: a node that is down, does not serve or has an alarm, links that are missing between nodes that are up, no leader. A cluster that cannot
 //! lose another node is unwell if it has lost one already, and only warned of if it never had enough.
 
+use std::time::{Duration, Instant};
+
 use serde_json::{Value, json};
 
 use super::{Context, cluster};
@@ -23,9 +25,12 @@ const COLUMNS: [&str; 7] = [
 
 /// Runs the verb.
 pub fn run(context: &Context) -> Result<(), Failure> {
+    let begun = Instant::now();
     let answer = context.client.get("/api/cluster", &[])?;
     let members = cluster::members(&answer)?;
-    let nodes = cluster::of_each(members, |member| of_node(&context.client, member));
+    // The first node may have waited for one that hangs, and another wait for it would be too long.
+    let spent = begun.elapsed();
+    let nodes = cluster::of_each(members, |member| of_node(&context.client, member, spent));
     let (reasons, warnings) = judge(&answer, &nodes);
     let shown = json!({"healthy": reasons.is_empty(), "reasons": reasons, "warnings": warnings, "nodes": nodes});
     output::print(context.format, &shown, || {
@@ -52,7 +57,7 @@ pub fn run(context: &Context) -> Result<(), Failure> {
 }
 
 /// One node, by its own word, or with the problem that kept it from answering.
-fn of_node(client: &Client, member: &Value) -> Value {
+fn of_node(client: &Client, member: &Value, spent: Duration) -> Value {
     let up = member["up"] == true;
     let mut node = json!({
         "name": member["name"], "up": up, "voter": member["voter"], "draining": member["draining"],
@@ -68,7 +73,7 @@ fn of_node(client: &Client, member: &Value) -> Value {
     };
     match client
         .at(http)
-        .and_then(|client| by_its_word(&client, &mut node))
+        .and_then(|client| by_its_word(&client.having_spent(spent), &mut node))
     {
         Ok(()) => {}
         Err(failure) => node["problem"] = json!(failure.to_string()),

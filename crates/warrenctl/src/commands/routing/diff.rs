@@ -8,12 +8,15 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::super::listing;
-use super::digest::{Verdict, conclude, judge};
+use super::digest::{self, Verdict, conclude, judge};
 use super::{Context, PAUSE};
+use crate::client::{Method, Request};
 use crate::failure::Failure;
 use crate::output::{self, Table};
 
 const PATH: &str = "/api/routing/diff";
+/// Large tables that differ take seconds to compare.
+const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Whose tables are compared.
 #[derive(Debug, clap::Args)]
@@ -27,9 +30,15 @@ pub struct Options {
 
 /// Runs the verb.
 pub fn run(context: &Context, options: &Options) -> Result<(), Failure> {
+    // A node that hangs is found out by a question that takes it no time.
+    context.client.get(digest::PATH, &[])?;
     let until = Instant::now() + Duration::from_secs(options.wait);
     let (shown, verdict) = loop {
-        let answer = narrowed(context.client.get(PATH, &[])?, &options.nodes)?;
+        let answer = context.client.send_with(&Request {
+            deadline: Some(DEADLINE),
+            ..Request::of(Method::Get, PATH)
+        })?;
+        let answer = narrowed(answer, &options.nodes)?;
         let verdict = verdict(&answer)?;
         if verdict != Verdict::Apart || Instant::now() >= until {
             break (answer, verdict);
@@ -38,6 +47,9 @@ pub fn run(context: &Context, options: &Options) -> Result<(), Failure> {
     };
     let (nodes, differences) = (rows(&shown, "nodes")?, rows(&shown, "differences")?);
     output::print(context.format, &shown, || table(nodes, differences))?;
+    if shown["more"] == true {
+        context.done("there are more differences than are shown");
+    }
     conclude(verdict, options.wait)
 }
 

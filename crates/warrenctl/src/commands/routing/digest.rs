@@ -14,6 +14,9 @@ use crate::client::Client;
 use crate::failure::Failure;
 use crate::output::{self, Table};
 
+/// Where a node tells its digest.
+pub const PATH: &str = "/api/routing/digest";
+
 /// How long to ask.
 #[derive(Debug, clap::Args)]
 pub struct Options {
@@ -37,11 +40,15 @@ pub enum Verdict {
 
 /// Runs the verb.
 pub fn run(context: &Context, options: &Options) -> Result<(), Failure> {
+    let begun = Instant::now();
     let answer = context.client.get("/api/cluster", &[])?;
     let members = cluster::members(&answer)?;
+    // The first node may have waited for one that hangs, and another wait for it would be too long.
+    let mut spent = begun.elapsed();
     let deadline = Instant::now() + Duration::from_secs(options.wait);
     let (rows, verdict) = loop {
-        let rows = cluster::of_each(members, |member| ask(&context.client, member));
+        let rows = cluster::of_each(members, |member| ask(&context.client, member, spent));
+        spent = Duration::ZERO;
         let verdict = judge(&rows);
         if verdict != Verdict::Apart || Instant::now() >= deadline {
             break (rows, verdict);
@@ -67,13 +74,13 @@ pub fn run(context: &Context, options: &Options) -> Result<(), Failure> {
 }
 
 /// One node's row: its answer, or the error that came instead.
-fn ask(client: &Client, member: &Value) -> Value {
+fn ask(client: &Client, member: &Value, spent: Duration) -> Value {
     let field = |name: &str| member.get(name).cloned().unwrap_or(Value::Null);
     let http = field("http");
     let answer = match http.as_str() {
         Some(address) => client
             .at(address)
-            .and_then(|client| client.get("/api/routing/digest", &[])),
+            .and_then(|client| client.having_spent(spent).get(PATH, &[])),
         None => Err(Failure::Unavailable(
             "its HTTP address is not known: it has not joined since the cluster was created"
                 .to_owned(),
