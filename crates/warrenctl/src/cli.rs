@@ -227,7 +227,8 @@ mod tests {
         }
         let command = command();
         command.clone().debug_assert();
-        let global: Vec<_> = command.get_arguments().map(|a| a.get_id()).collect();
+        let global = command.get_arguments().filter(|a| a.is_global_set());
+        let global: Vec<_> = global.map(clap::Arg::get_id).collect();
         let mut found = Vec::new();
         leaves(&command, "warrenctl", &global, &mut found);
         assert!(

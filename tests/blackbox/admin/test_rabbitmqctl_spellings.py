@@ -77,8 +77,12 @@ def test_the_common_options(cluster, shop):
     assert not cluster.run("set_user_tags", "-s", "guest", "administrator").stderr
     assert cluster.run(*inside, "--formatter", "erlang", check=False).returncode == USAGE
     assert json.loads(cluster.run("status", "-n", "node3", "--output", "json").stdout)["name"] == "node3"
-    other = cluster.run("status", "--node", "node9", check=False)
-    assert other.returncode == DATA and "node9" in other.stderr
+    assert json.loads(cluster.run("-n", "node2", "-q", "--formatter", "json", "status").stdout)["name"] == "node2", "or before the command"
+    assert json.loads(cluster.run("-n", "node2", "status", "-n", "node3", "--output", "json").stdout)["name"] == "node3"
+    other = cluster.run("status", "--node", "rabbit@node9", check=False)
+    assert other.returncode == DATA and "'rabbit@node9' in the cluster, which has " in other.stderr
+    mixed = cluster.run("-n", "node2", "queue", "list", check=False)
+    assert mixed.returncode == USAGE and "--url" in mixed.stderr
     cluster[3].signal(signal.SIGSTOP)
     begun = time.monotonic()
     late = cluster.run("list_users", "-n", "node3", "-t", "1", check=False)

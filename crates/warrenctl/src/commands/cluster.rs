@@ -251,10 +251,18 @@ fn member(context: &Context, node: &str) -> Result<Value, Failure> {
 pub fn client_of(context: &Context, name: &str) -> Result<Client, Failure> {
     let answer = context.client.get("/api/cluster", &[])?;
     let is_it = |member: &&Value| member.get("name").and_then(Value::as_str) == Some(name);
-    let found = members(&answer)?.iter().find(is_it);
-    match found.and_then(|member| member.get("http")?.as_str()) {
+    let members = members(&answer)?;
+    let names = || members.iter().filter_map(|member| member["name"].as_str());
+    match members
+        .iter()
+        .find(is_it)
+        .and_then(|member| member.get("http")?.as_str())
+    {
         Some(http) => context.client.at(http),
-        None => Err(Failure::Data(format!("no node '{name}' in the cluster"))),
+        None => Err(Failure::Data(format!(
+            "no node '{name}' in the cluster, which has {}",
+            names().collect::<Vec<_>>().join(", ")
+        ))),
     }
 }
 

@@ -43,8 +43,11 @@ enum Formatter {
     PrettyTable,
 }
 
-/// The command line with these options at each of rabbitmqctl's commands.
+/// The command line with these options at each of rabbitmqctl's commands, and before it, where only those who know rabbitmqctl look for them.
 pub fn taken(command: clap::Command) -> clap::Command {
+    let alone = Options::augment_args(clap::Command::new("rabbitmqctl"));
+    let before = alone.get_arguments().map(|arg| arg.clone().hide(true));
+    let command = command.args(before);
     names().into_iter().fold(command, |command, name| {
         command.mut_subcommand(name, Options::augment_args)
     })
@@ -56,17 +59,43 @@ fn names() -> Vec<String> {
     names.collect()
 }
 
-/// What the command line says of them: nothing, if it is none of rabbitmqctl's commands.
+/// What the command line says of them.
 pub fn of(matches: &clap::ArgMatches) -> Result<Options, clap::Error> {
+    let before = Options::from_arg_matches(matches)?;
     match matches.subcommand() {
         Some((name, below)) if names().iter().any(|known| known == name) => {
-            Options::from_arg_matches(below)
+            Ok(Options::from_arg_matches(below)?.or(before))
         }
+        Some((name, _)) if before.is_given() => Err(clap::Error::raw(
+            clap::error::ErrorKind::UnknownArgument,
+            format!(
+                "--formatter, --silent, --no-table-headers, --node and --timeout go with rabbitmqctl's commands, of which `{name}` is none: \
+                 use --output, --quiet, --url and --deadline\n"
+            ),
+        )),
         Some(_) | None => Ok(Options::default()),
     }
 }
 
 impl Options {
+    fn or(self, before: Self) -> Self {
+        Self {
+            formatter: self.formatter.or(before.formatter),
+            silent: self.silent || before.silent,
+            no_table_headers: self.no_table_headers || before.no_table_headers,
+            node: self.node.or(before.node),
+            timeout: self.timeout.or(before.timeout),
+        }
+    }
+
+    fn is_given(&self) -> bool {
+        self.formatter.is_some()
+            || self.silent
+            || self.no_table_headers
+            || self.node.is_some()
+            || self.timeout.is_some()
+    }
+
     /// The same context, as they would have it.
     pub fn apply(&self, context: &Context) -> Result<Context, Failure> {
         let mut client = match &self.node {
