@@ -326,9 +326,14 @@ def test_a_rebalance_brings_leaderships_home(cluster, eventually):
         cluster[number].kill()
         other = cluster[number % 3 + 1]
         eventually(lambda: not other.get(f"nodes/{home}").json["running"] and all(m["up"] == (m["name"] != home) for m in other.get("cluster").json["members"]), "it is down")
-        assert other.ask("POST", "rebalance/queues", b"").status == 204
-        placement = other.get("ring").json["placements"][shard]
-        assert placement["preferred_leader"] == to, "it stays where it was given to: its home is down"
+
+        def stays():
+            """It is shown as down as soon as it is silent, and is no home to go to once the cluster has marked it down."""
+            cluster.run("queue", "transfer-leader", "led", to, node=other.number)
+            assert other.ask("POST", "rebalance/queues", b"").status == 204
+            return other.get("ring").json["placements"][shard]["preferred_leader"] == to
+
+        eventually(stays, "it stays where it was given to: its home is down")
         cluster.heal()
         cluster.run("ring", "rebalance", "--wait", "--timeout", "50")
         assert leader() == home
