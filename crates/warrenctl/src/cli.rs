@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 
 use crate::commands::{
     alias, binding, cert, channel, check, cluster, completions, connection, consumer, definitions,
@@ -29,12 +29,18 @@ pub struct Arguments {
     /// Print only what was asked for: no headings, no word about what was done.
     #[arg(long, short, global = true)]
     pub quiet: bool,
-    /// Delete, purge and close without asking first.
+    /// Delete, purge, close, drain and overwrite without asking first.
     #[arg(long, short, global = true)]
     pub yes: bool,
     /// Look again every so many seconds, until interrupted; of commands that only look.
     #[arg(long, global = true, value_name = "SECONDS", value_parser = seconds)]
     pub watch: Option<Duration>,
+    /// Give a node so long to take the connection and to begin its answer [default: 2, and 15 for changes, 130 for definitions].
+    #[arg(long, global = true, value_name = "SECONDS", value_parser = seconds)]
+    pub deadline: Option<Duration>,
+    /// What rabbitmqctl's commands take besides.
+    #[arg(skip)]
+    pub alike: alias::Options,
     /// What to look at.
     #[command(subcommand)]
     pub noun: Noun,
@@ -45,7 +51,8 @@ invariant, 66 input cannot be read, 74 cannot write the answer, 76 not Warren's 
 
 Example: warrenctl --url http://127.0.0.1:15673 cluster status";
 
-fn seconds(text: &str) -> Result<Duration, String> {
+/// A time in seconds.
+pub fn seconds(text: &str) -> Result<Duration, String> {
     let wrong = || "a number of seconds from 0.1 on".to_owned();
     let seconds: f64 = text.parse().map_err(|_| wrong())?;
     let duration = Duration::try_from_secs_f64(seconds).map_err(|_| wrong())?;
@@ -53,6 +60,20 @@ fn seconds(text: &str) -> Result<Duration, String> {
         return Err(wrong());
     }
     Ok(duration)
+}
+
+/// The whole command line.
+pub fn command() -> clap::Command {
+    alias::taken(Arguments::command())
+}
+
+impl Arguments {
+    /// What the command line says.
+    pub fn of(matches: &clap::ArgMatches) -> Result<Self, clap::Error> {
+        let mut arguments = Self::from_arg_matches(matches)?;
+        arguments.alike = alias::of(matches)?;
+        Ok(arguments)
+    }
 }
 
 /// The node that is asked, and the user that asks.
@@ -87,6 +108,9 @@ pub enum Format {
     Json,
     /// Comma-separated values with a heading.
     Csv,
+    /// Columns divided by tabs, as rabbitmqctl has them.
+    #[value(skip)]
+    Tabs,
 }
 
 /// What can be looked at; each noun's verbs are in its own module.
@@ -172,8 +196,6 @@ pub enum Noun {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
-
     use super::*;
 
     #[test]
@@ -203,9 +225,10 @@ mod tests {
                 leaves(sub, &format!("{path} {}", sub.get_name()), global, found);
             }
         }
-        let command = Arguments::command();
+        let command = command();
         command.clone().debug_assert();
-        let global: Vec<_> = command.get_arguments().map(|a| a.get_id()).collect();
+        let global = command.get_arguments().filter(|a| a.is_global_set());
+        let global: Vec<_> = global.map(clap::Arg::get_id).collect();
         let mut found = Vec::new();
         leaves(&command, "warrenctl", &global, &mut found);
         assert!(

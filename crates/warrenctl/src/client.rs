@@ -1,7 +1,8 @@
 //! One node's HTTP API: basic authentication, JSON answers, and errors that say what to do.
 //!
-//! Every request has a deadline, so a node that hangs is an error and not a silence. The node's own reason for a
-//! refusal (`reason` or `error` in its JSON) is always part of the message.
+//! Every request has a deadline, so a node that hangs is an error and not a silence: a node must take the connection and begin to answer a plain read
+//! within [`DEADLINE`], and may take longer for changes, which have [`CHANGE_DEADLINE`]. `--deadline` sets both. The node's own reason for a refusal
+//! (`reason` or `error` in its JSON) is always part of the message.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,17 +15,50 @@ use ureq::tls::{PemItem, RootCerts, TlsConfig};
 use crate::failure::Failure;
 use crate::profile::Target;
 
-const DEADLINE: Duration = Duration::from_secs(10);
+/// How long a node has to take a connection, and to begin to answer what is only read.
+pub const DEADLINE: Duration = Duration::from_secs(2);
+/// What a node has besides that itself waits so long for the others before it answers without them.
+const GRACE: Duration = Duration::from_millis(300);
+/// The shortest time that a node is given.
+const MOMENT: Duration = Duration::from_millis(500);
+/// How long a change may take: as long as the API itself allows it.
+const CHANGE_DEADLINE: Duration = Duration::from_secs(15);
 /// The largest answer that is read: definitions can be large.
 const BODY_BYTES_MAX: u64 = 1 << 30;
 
 /// A client of one node.
+#[derive(Clone)]
 pub struct Client {
     agent: ureq::Agent,
+    deadlines: Deadlines,
     /// Scheme, host and port, without a slash at the end.
     url: String,
     authorization: String,
     user: String,
+}
+
+/// How long a node may take.
+#[derive(Debug, Clone, Copy)]
+struct Deadlines {
+    /// What the command line says.
+    said: Option<Duration>,
+    /// Besides, for what it reads from the others.
+    grace: Duration,
+}
+
+impl Deadlines {
+    fn connect(self) -> Duration {
+        self.said.unwrap_or(DEADLINE)
+    }
+
+    /// How long it may take until something comes.
+    fn answer(self, request: &Request<'_>) -> Duration {
+        let usual = match request.method {
+            Method::Get => DEADLINE,
+            Method::Put | Method::Post | Method::Delete => CHANGE_DEADLINE,
+        };
+        self.said.or(request.deadline).unwrap_or(usual) + self.grace
+    }
 }
 
 /// What can be done with a path.
@@ -63,8 +97,8 @@ pub struct Request<'a> {
     pub headers: &'a [(&'a str, &'a str)],
     /// JSON.
     pub body: Option<&'a Value>,
-    /// How long the answer may take.
-    pub deadline: Duration,
+    /// How long the node may take to begin its answer, if that is not what is usual for the method.
+    pub deadline: Option<Duration>,
 }
 
 impl<'a> Request<'a> {
@@ -76,7 +110,7 @@ impl<'a> Request<'a> {
             query: &[],
             headers: &[],
             body: None,
-            deadline: DEADLINE,
+            deadline: None,
         }
     }
 }
@@ -92,26 +126,34 @@ pub struct Answer {
 
 impl Client {
     /// A client of the node that the command line names.
-    pub fn new(target: &Target) -> Result<Self, Failure> {
+    pub fn new(target: &Target, deadline: Option<Duration>) -> Result<Self, Failure> {
         let url = base_url(&target.url)?;
         let config = ureq::Agent::config_builder()
-            .timeout_global(Some(DEADLINE))
             .http_status_as_error(false)
             .tls_config(tls(&url, target.ca.as_deref())?)
             .proxy(None)
             .build();
         Ok(Self {
             agent: config.into(),
+            deadlines: Deadlines {
+                said: deadline,
+                grace: GRACE,
+            },
             url,
             authorization: authorization(&target.user, &target.password),
             user: target.user.clone(),
         })
     }
 
-    /// The same user at another node of the cluster, by the HTTP address that its member entry carries.
+    /// The same user at another node of the cluster, by the HTTP address that its member entry carries. It is asked about itself, and waits for nobody.
     pub fn at(&self, http: &str) -> Result<Self, Failure> {
+        let deadlines = Deadlines {
+            grace: Duration::ZERO,
+            ..self.deadlines
+        };
         Ok(Self {
             agent: self.agent.clone(),
+            deadlines,
             url: base_url(http)?,
             authorization: self.authorization.clone(),
             user: self.user.clone(),
@@ -146,10 +188,26 @@ impl Client {
     pub fn as_user(&self, user: &str, password: &str) -> Self {
         Self {
             agent: self.agent.clone(),
+            deadlines: self.deadlines,
             url: self.url.clone(),
             authorization: authorization(user, password),
             user: user.to_owned(),
         }
+    }
+
+    /// The same node with another deadline.
+    pub fn with_deadline(self, deadline: Duration) -> Self {
+        let deadlines = Deadlines {
+            said: Some(deadline),
+            ..self.deadlines
+        };
+        Self { deadlines, ..self }
+    }
+
+    /// The same node with what is left of the time, of which so much is spent; a moment is always left.
+    pub fn having_spent(self, spent: Duration) -> Self {
+        let left = self.deadlines.connect().saturating_sub(spent);
+        self.with_deadline(left.max(MOMENT))
     }
 
     /// Any request, with the answer as it comes, good or bad.
@@ -166,21 +224,29 @@ impl Client {
         if request.body.is_some() {
             builder = builder.header("Content-Type", "application/json");
         }
+        let answer = self.deadlines.answer(request);
         let sent = builder.body(bytes).map_err(ureq::Error::Http);
         let sent = sent.and_then(|sent| {
             let config = self.agent.configure_request(sent);
-            let config = config.timeout_global(Some(request.deadline));
+            // Not the whole answer has to be there by then: it may be long.
+            let config = config
+                .timeout_resolve(Some(self.deadlines.connect()))
+                .timeout_connect(Some(self.deadlines.connect()))
+                .timeout_recv_response(Some(answer))
+                .timeout_per_read(Some(answer))
+                .timeout_per_write(Some(answer));
             self.agent
                 .run(config.allow_non_standard_methods(true).build())
         });
-        let mut response = sent.map_err(|error| self.unreachable(&error))?;
+        let unreachable = |error| self.unreachable(&error, answer);
+        let mut response = sent.map_err(unreachable)?;
         let status = response.status().as_u16();
         let text = response
             .body_mut()
             .with_config()
             .limit(BODY_BYTES_MAX)
             .read_to_string()
-            .map_err(|error| self.unreachable(&error))?;
+            .map_err(unreachable)?;
         Ok(Answer {
             status,
             address,
@@ -239,7 +305,8 @@ impl Client {
         }
     }
 
-    fn unreachable(&self, error: &ureq::Error) -> Failure {
+    /// `answer`: how long it had for its answer.
+    fn unreachable(&self, error: &ureq::Error, answer: Duration) -> Failure {
         use ureq::Error::{BadUri, Http, Protocol, Timeout};
         let node = &self.url;
         if matches!(error, Protocol(_)) {
@@ -250,10 +317,16 @@ impl Client {
         if matches!(error, BadUri(_) | Http(_)) {
             return Failure::Config(format!("{node} is no usable address: {error}; check --url"));
         }
-        if matches!(error, Timeout(_)) {
-            let seconds = DEADLINE.as_secs();
+        if let Timeout(at) = error {
+            use ureq::Timeout::{Connect, Resolve};
+            let (did, within) = if matches!(at, Resolve | Connect) {
+                ("take the connection", self.deadlines.connect())
+            } else {
+                ("answer", answer)
+            };
             return Failure::Unavailable(format!(
-                "{node} did not answer within {seconds} s; the node may be overloaded or stopped: ask another one with --url"
+                "{node} did not {did} within {} s; the node may be overloaded, stopped or cut off: ask another one with --url or WARREN_URL, or let it take longer with --deadline SECONDS",
+                within.as_secs_f64()
             ));
         }
         Failure::Unavailable(format!(

@@ -13,15 +13,13 @@ mod profile;
 
 use std::process::ExitCode;
 
-use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _};
+use clap::ArgMatches;
 
 fn main() -> ExitCode {
-    let parsed = cli::Arguments::command()
-        .try_get_matches()
-        .and_then(|matches| {
-            let verb = verb(&matches).to_owned();
-            Ok((cli::Arguments::from_arg_matches(&matches)?, verb))
-        });
+    let parsed = cli::command().try_get_matches().and_then(|matches| {
+        let verb = verb(&matches).to_owned();
+        Ok((cli::Arguments::of(&matches)?, verb))
+    });
     let (arguments, verb) = match parsed {
         Ok(parsed) => parsed,
         Err(error) => {

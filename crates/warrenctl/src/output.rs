@@ -192,7 +192,7 @@ pub fn list(
     rows: &[Value],
     columns: &[&str],
     chosen: bool,
-    quiet: bool,
+    headings: bool,
 ) -> Result<(), Failure> {
     let text = match format {
         Format::Json if !chosen => format!("{:#}\n", Value::Array(rows.to_vec())),
@@ -209,9 +209,10 @@ pub fn list(
         Format::Table => {
             let table = Table::of(columns, rows).to_string();
             let headed = table.split_inclusive('\n');
-            headed.skip(usize::from(quiet)).collect()
+            headed.skip(usize::from(!headings)).collect()
         }
-        Format::Csv => csv(columns, rows, quiet),
+        Format::Csv => csv(columns, rows, !headings),
+        Format::Tabs => tabs(columns, rows, headings),
     };
     write(&text)
 }
@@ -222,12 +223,14 @@ pub fn field<'a>(row: &'a Value, path: &str) -> Option<&'a Value> {
         .or_else(|| path.split('.').try_fold(row, |value, key| value.get(key)))
 }
 
+/// The column that rows are sorted by.
+pub fn sorted_by(by: &str) -> &str {
+    by.strip_prefix('-').unwrap_or(by)
+}
+
 /// Sorts rows by a column: numbers by size, all else as it is shown. A minus turns the order round.
 pub fn sort(rows: &mut [Value], by: &str) {
-    let (reverse, column) = match by.strip_prefix('-') {
-        Some(column) => (true, column),
-        None => (false, by),
-    };
+    let (reverse, column) = (by.starts_with('-'), sorted_by(by));
     rows.sort_by(|a, b| {
         let (a, b) = (field(a, column), field(b, column));
         let numbers = (a.and_then(Value::as_f64), b.and_then(Value::as_f64));
@@ -270,11 +273,27 @@ fn csv(columns: &[&str], rows: &[Value], quiet: bool) -> String {
     out
 }
 
+/// A line a row and a tab between cells. What would break a line is escaped, and what is not there is empty.
+fn tabs(columns: &[&str], rows: &[Value], headings: bool) -> String {
+    let mut out = String::new();
+    if headings {
+        out.push_str(&format!("{}\n", columns.join("\t")));
+    }
+    for row in rows {
+        let cells: Vec<String> = columns
+            .iter()
+            .map(|column| text(field(row, column)).chars().flat_map(escaped).collect())
+            .collect();
+        out.push_str(&format!("{}\n", cells.join("\t")));
+    }
+    out
+}
+
 /// Prints `value` as JSON, or what `table` makes of it.
 pub fn print(format: Format, value: &Value, table: impl FnOnce() -> String) -> Result<(), Failure> {
     let text = match format {
         Format::Json => format!("{value:#}\n"),
-        Format::Table => table(),
+        Format::Table | Format::Tabs => table(),
         Format::Csv => match value {
             Value::Object(fields) => {
                 let pairs = fields.iter().map(|(name, value)| {

@@ -1,10 +1,15 @@
 //! The binary against a small HTTP server: what is asked, what is printed, which exit code a script sees.
 #![allow(clippy::unwrap_used)]
 
+use base64::Engine as _;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;
 use std::process::{Command, Output};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Prefix of the path, status, body.
+type Answers = Vec<(&'static str, u16, &'static str)>;
 
 /// A server on a free port that answers by path prefix, for as long as the test runs, and notes what it was asked.
 struct Server {
@@ -14,7 +19,8 @@ struct Server {
 
 impl Server {
     /// `answers`: prefix of the path, status, body; `{address}` in a body becomes this server's own.
-    fn start(answers: &'static [(&'static str, u16, &'static str)]) -> Self {
+    fn start(answers: impl Into<Answers>) -> Self {
+        let answers = answers.into();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let requests = Arc::new(Mutex::new(Vec::new()));
@@ -72,7 +78,7 @@ const CLUSTER: &str = r#"{"cluster":"warren","leader":2,"term":3,"level":2,"appl
 
 #[test]
 fn cluster_status_shows_leader_and_nodes() {
-    let server = Server::start(&[("/api/cluster", 200, CLUSTER)]);
+    let server = Server::start([("/api/cluster", 200, CLUSTER)]);
     let output = server.run(&["cluster", "status"]);
     let shown = text(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
@@ -115,7 +121,7 @@ fn cluster_status_shows_leader_and_nodes() {
 
 #[test]
 fn lists_take_a_virtual_host_and_print_json() {
-    let server = Server::start(&[(
+    let server = Server::start([(
         "/api/queues/a%2Fb",
         200,
         r#"[{"vhost":"a/b","name":"q","messages":3,"node":"node1"}]"#,
@@ -136,7 +142,7 @@ fn lists_take_a_virtual_host_and_print_json() {
 
 #[test]
 fn explain_encodes_what_it_asks() {
-    let server = Server::start(&[(
+    let server = Server::start([(
         "/api/routing/explain",
         200,
         r#"{"ring_epoch":4,"queues":[{"name":"q","node":"node1"}]}"#,
@@ -172,11 +178,21 @@ fn explain_encodes_what_it_asks() {
             .code(),
         Some(64)
     );
+    // Whose publish it is, is not who asks.
+    let other = ["routing", "explain", "e", "k", "--of-user", "alice"];
+    server.run(&other);
+    let asked = server.asked();
+    assert!(asked.contains("user=alice"), "{asked}");
+    assert!(!asked.contains(&base64_of("alice:guest")), "{asked}");
+}
+
+fn base64_of(text: &str) -> String {
+    base64::engine::general_purpose::STANDARD.encode(text)
 }
 
 #[test]
 fn digest_asks_every_member_and_fails_when_one_cannot_be_asked() {
-    let server = Server::start(&[
+    let server = Server::start([
         ("/api/cluster", 200, CLUSTER),
         (
             "/api/routing/digest",
@@ -193,7 +209,7 @@ fn digest_asks_every_member_and_fails_when_one_cannot_be_asked() {
     );
     assert_eq!(server.asked().matches("GET /api/routing/digest").count(), 2);
 
-    let broken = Server::start(&[
+    let broken = Server::start([
         ("/api/cluster", 200, CLUSTER),
         ("/api/routing/digest", 503, r#"{"reason":"catching up"}"#),
     ]);
@@ -207,8 +223,128 @@ fn digest_asks_every_member_and_fails_when_one_cannot_be_asked() {
 }
 
 #[test]
+fn diff_shows_what_a_node_lacks_and_waits_for_equal_indices() {
+    const DIFFER: &str = r#"{"equal":false,"nodes":[{"node":"node1","applied_index":17,"digest":"abc","error":null},
+        {"node":"node2","applied_index":17,"digest":"abd","error":null}],
+        "differences":[{"kind":"binding","object":{"source":"e"},"present_on":["node1"],"absent_on":["node2"]}]}"#;
+    const APART: &str = r#"{"equal":null,"nodes":[{"node":"node1","applied_index":17,"digest":"abc","error":null},
+        {"node":"node2","applied_index":18,"digest":"abd","error":null}],"differences":[]}"#;
+    const SILENT: &str = r#"{"equal":null,"nodes":[{"node":"node1","applied_index":17,"digest":"abc","error":null},
+        {"node":"node2","applied_index":null,"digest":null,"error":"it is down"}],"differences":[]}"#;
+    for (answer, code, shown, asked) in [
+        (DIFFER, 70, "node1       node2", 1..=1),
+        (APART, 69, "no node has", 2..=30),
+        (SILENT, 69, "it is down", 1..=1),
+    ] {
+        let server = Server::start([
+            ("/api/routing/diff", 200, answer),
+            ("/api/routing/digest", 200, "{}"),
+        ]);
+        let output = server.run(&["routing", "diff", "--wait", "1"]);
+        let table = text(&output.stdout);
+        assert_eq!(output.status.code(), Some(code), "{table}");
+        assert!(table.contains(shown), "{table}");
+        let times = server.asked().matches("GET /api/routing/diff").count();
+        assert!(asked.contains(&times), "{times}");
+    }
+}
+
+#[test]
+fn a_long_import_says_that_it_goes_on() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("d.json");
+    std::fs::write(&file, "{}").unwrap();
+    let node = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+        while lines
+            .next()
+            .is_some_and(|line| line.is_ok_and(|line| !line.is_empty()))
+        {}
+        // As long as it takes a large table to change.
+        std::thread::sleep(Duration::from_millis(2500));
+        let _ = write!(
+            stream,
+            "HTTP/1.1 200 X\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{{}}"
+        );
+    });
+    let file = file.to_str().unwrap();
+    let output = warrenctl(&["--url", &url, "definitions", "import", file, "--yes"]);
+    node.join().unwrap();
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(
+        said.contains("importing the definitions in") && said.contains("2 s so far"),
+        "{said}"
+    );
+}
+
+/// An address that takes connections and never answers, as a node that is stopped with SIGSTOP does.
+fn hanging() -> (TcpListener, String) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    (listener, address)
+}
+
+#[test]
+fn a_node_that_hangs_costs_its_deadline_and_no_more() {
+    let (_held, address) = hanging();
+    let url = format!("http://{address}");
+    let begun = Instant::now();
+    let output = warrenctl(&["--url", &url, "queue", "list"]);
+    let took = begun.elapsed();
+    assert_eq!(output.status.code(), Some(69));
+    assert!(took < Duration::from_millis(3500), "{took:?}");
+    let said = text(&output.stderr);
+    assert!(
+        said.contains("did not answer within 2.3 s") && said.contains("--deadline"),
+        "{said}"
+    );
+    // Changes have more time, unless the command line says otherwise.
+    for arguments in [["vhost", "list"], ["vhost", "declare"]] {
+        let begun = Instant::now();
+        let mut all = vec!["--url", &url, "--deadline", "0.2"];
+        all.extend(arguments);
+        all.extend((arguments[1] == "declare").then_some("v"));
+        assert_eq!(warrenctl(&all).status.code(), Some(69));
+        assert!(begun.elapsed() < Duration::from_secs(2), "{arguments:?}");
+    }
+}
+
+#[test]
+fn digest_asks_all_members_at_once_and_not_again_when_one_hangs() {
+    let (_held, address) = hanging();
+    let cluster = CLUSTER.replacen(
+        "\"http\":\"{address}\"",
+        &format!("\"http\":\"{address}\""),
+        1,
+    );
+    let cluster = cluster.replace(
+        "]}",
+        &format!(",{{\"name\":\"node3\",\"node\":3,\"http\":\"{address}\",\"up\":true}}]}}"),
+    );
+    let digest = r#"{"node":"n","applied_index":17,"digest":"abc","ring_epoch":2}"#;
+    let server = Server::start(vec![
+        ("/api/cluster", 200, &*cluster.leak()),
+        ("/api/routing/digest", 200, digest),
+    ]);
+    let begun = Instant::now();
+    let output = server.run(&["routing", "digest", "--deadline", "1"]);
+    let took = begun.elapsed();
+    assert_eq!(output.status.code(), Some(69));
+    assert!(took < Duration::from_millis(1900), "{took:?}");
+    assert!(
+        text(&output.stderr).contains("node1, node3"),
+        "{}",
+        text(&output.stderr)
+    );
+}
+
+#[test]
 fn exit_codes_say_what_went_wrong() {
-    let server = Server::start(&[
+    let server = Server::start([
         (
             "/api/cluster",
             401,

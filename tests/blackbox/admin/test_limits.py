@@ -124,7 +124,7 @@ def test_warrenctl(limited):
     assert run("limit", "clear", "max-queues", "--vhost", VHOST, check=False).returncode == 64, "it asks first"
     run("limit", "clear", "max-queues", "--vhost", VHOST, "--yes")
     run("limit", "set", "max-channels", "9", "--of-user", "bound")
-    assert run("list_user_limits", "--of-user", "bound", "--columns", "value.max-channels", "--quiet").stdout.split() == ["9"]
+    assert run("list_user_limits", "--of-user", "bound", "--columns", "value.max-channels", "--silent").stdout.split() == ["9"]
     run("set_vhost_limits", "-p", VHOST, '{"max-queues": 3}')
     assert json.loads(run("list_vhost_limits", "--global", "--output", "json").stdout) == [{"vhost": VHOST, "value": {"max-queues": 3}}]
     run("clear_vhost_limits", "-p", VHOST)

@@ -84,7 +84,7 @@ def test_a_node_is_drained_under_load_and_nothing_is_lost(own, eventually):
     publisher.start()
     eventually(lambda: len(publisher.confirmed) > 50, "publishing")
 
-    result = own.run("cluster", "drain", "node2", "--wait", "--timeout", "50", "--output", "json")
+    result = own.run("cluster", "drain", "node2", "--yes", "--wait", "--timeout", "50", "--output", "json")
     answer = json.loads(result.stdout)
     assert answer["draining"] is True and answer["takes_over"] == [n.name for n in own.nodes if n is not drained]
     assert answer["exclusive_queues"] == 1 and "1 exclusive queues" in answer["lost_when_it_stops"], answer
@@ -127,8 +127,8 @@ def test_who_may_and_what_is_refused(own, eventually):
         assert node.ask("POST", f"cluster/{verb}/node2", user=None).status == 401
     assert node.put("users/watcher", {"password": "p", "tags": "monitoring"}) == 201
     assert node.ask("POST", "cluster/drain/node2", user="watcher", password="p").status == 401
-    assert own.run("--user", "watcher", "--password", "p", "cluster", "drain", "node2", check=False).returncode == NOPERM
-    assert own.run("cluster", "drain", "nobody", check=False).returncode == DATA
+    assert own.run("--user", "watcher", "--password", "p", "cluster", "drain", "node2", "--yes", check=False).returncode == NOPERM
+    assert own.run("cluster", "drain", "nobody", "--yes", check=False).returncode == DATA
 
     up = own.run("cluster", "forget", "node3", "--yes", check=False)
     assert up.returncode == DATA and "stop its process first" in up.stderr
@@ -154,7 +154,7 @@ def test_who_may_and_what_is_refused(own, eventually):
 def test_a_dead_node_that_alone_holds_something_is_forgotten_by_force_only(own, eventually):
     node = own[1]
     for name in ("node1", "node2"):
-        own.run("cluster", "drain", name, "--wait", "--timeout", "50")
+        own.run("cluster", "drain", name, "--yes", "--wait", "--timeout", "50")
     own[3].kill()
     eventually(lambda: not member(node, "node3")["up"], "node3 is marked down")
     refused = own.run("cluster", "forget", "node3", "--yes", check=False)

@@ -91,6 +91,17 @@ def test_messages_are_published_got_and_purged(cluster, vhost):
     assert none.returncode == DATA and "none" in none.stderr
 
 
+def test_a_queue_has_the_type_that_is_named(cluster, vhost):
+    inside = ("--vhost", vhost)
+    for kind in ("quorum", "classic"):
+        cluster.run("queue", "declare", kind, "--type", kind, *inside)
+        shown = listed(cluster, "queue", "show", kind, *inside)
+        assert (shown["type"], shown["arguments"]) == (kind, {"x-queue-type": kind})
+    for wrong in (("--type", "quorm"), ("--type", "quorum", "--argument", "x-queue-type=classic")):
+        assert cluster.run("queue", "declare", "w", *wrong, *inside, check=False).returncode == USAGE
+    assert cluster.run("queue", "declare", "quorum", "--type", "classic", *inside, check=False).returncode == DATA
+
+
 def test_users_passwords_and_permissions(cluster, vhost):
     run = cluster.run
     try:
@@ -146,6 +157,9 @@ def test_connections_channels_and_consumers(cluster, eventually):
     shown = listed(cluster, "connection", "show", name)
     assert names(shown["channel_list"]) == [f"{name} (1)"]
     assert f"{name} (1)" in names(listed(cluster, "channel", "list", "--vhost", "/"))
+    one = listed(cluster, "channel", "show", f"{name} (1)", node=3)
+    assert (one["consumer_count"], one["user"]) == (1, "guest")
+    assert cluster.run("channel", "show", "none", check=False).returncode == DATA
     assert "ctl-tag" in names(listed(cluster, "consumer", "list"), "consumer_tag")
     assert cluster.run("connection", "close", name, check=False).returncode == USAGE
     cluster.run("connection", "close", name, "--reason", "enough", "--yes", node=3)
@@ -248,7 +262,7 @@ def test_rabbitmqctls_commands(cluster, eventually):
         assert run("delete_queue", "-p", "alias", "q", "--if-empty", check=False).returncode == DATA
         run("purge_queue", "-p", "alias", "q")
         assert "amq.topic" in run("list_exchanges", "-p", "alias").stdout
-        assert "source_name" not in run("list_bindings", "-p", "alias", "source_name", "destination_name").stdout
+        assert run("list_bindings", "-p", "alias", "source_name", "destination_name").stdout.splitlines()[0].split() == ["source_name", "destination_name"]
         run("delete_queue", "-p", "alias", "q")
         run("clear_permissions", "-p", "alias", "erin")
         run("delete_user", "erin")

@@ -326,9 +326,14 @@ def test_a_rebalance_brings_leaderships_home(cluster, eventually):
         cluster[number].kill()
         other = cluster[number % 3 + 1]
         eventually(lambda: not other.get(f"nodes/{home}").json["running"] and all(m["up"] == (m["name"] != home) for m in other.get("cluster").json["members"]), "it is down")
-        assert other.ask("POST", "rebalance/queues", b"").status == 204
-        placement = other.get("ring").json["placements"][shard]
-        assert placement["preferred_leader"] == to, "it stays where it was given to: its home is down"
+
+        def stays():
+            """It is shown as down as soon as it is silent, and is no home to go to once the cluster has marked it down."""
+            cluster.run("queue", "transfer-leader", "led", to, node=other.number)
+            assert other.ask("POST", "rebalance/queues", b"").status == 204
+            return other.get("ring").json["placements"][shard]["preferred_leader"] == to
+
+        eventually(stays, "it stays where it was given to: its home is down")
         cluster.heal()
         cluster.run("ring", "rebalance", "--wait", "--timeout", "50")
         assert leader() == home
@@ -361,7 +366,7 @@ def test_leadership_that_cannot_go_there(cluster):
     try:
         for arguments in (("transfer-leader", "led", "none"), ("transfer-leader", "none", "node1"), ("transfer-leader", "fleeting", "node1"),
                           ("quorum-status", "none"), ("quorum-status", "fleeting"), ("grow", "none"), ("shrink", "none")):
-            assert cluster.run("queue", *arguments, check=False).returncode == DATA, arguments
+            assert cluster.run("queue", *arguments, "--yes", check=False).returncode == DATA, arguments
         for verb in ("transfer-leader", "quorum-status", "grow", "shrink"):
             assert cluster.run("queue", verb, check=False).returncode == USAGE
         cluster[3].kill()
@@ -392,7 +397,7 @@ def test_growing_and_shrinking_are_reviving_and_draining(new_cluster, eventually
     try:
         own.start()
         own.run("cluster", "await-ready", "--nodes", "3", "--timeout", "60")
-        own.run("queue", "shrink", "node3", "--wait", "--timeout", "50")
+        own.run("queue", "shrink", "node3", "--yes", "--wait", "--timeout", "50")
         assert all("node3" not in p["replicas"] for p in own[1].get("ring").json["placements"])
         own.run("queue", "grow", "node3", "--wait", "--timeout", "50")
         assert all("node3" in p["replicas"] for p in own[1].get("ring").json["placements"])
@@ -400,16 +405,60 @@ def test_growing_and_shrinking_are_reviving_and_draining(new_cluster, eventually
         own.stop()
 
 
+def test_a_node_is_drained_when_it_is_meant(cluster):
+    for command in (("cluster", "drain", "node3"), ("queue", "shrink", "node3")):
+        for answer in ("n\n", ""):
+            unsure = cluster.run(*command, text=answer, check=False)
+            assert unsure.returncode == USAGE and "nothing was done" in unsure.stderr and "--yes" in unsure.stderr, unsure
+    assert not any(m["draining"] for m in cluster[1].get("cluster").json["members"])
+
+
+def test_an_import_that_changes_what_is_there_asks(cluster, tmp_path):
+    file = tmp_path / "d.json"
+    hashed = cluster.run("password", "hash", "second").stdout.strip()
+    cluster.run("user", "declare", "imported", "--new-password", "first", "--tags", "management")
+    try:
+        # What is new, and what is there just so, is no question.
+        file.write_text(json.dumps({"vhosts": [{"name": "imported"}], "users": [cluster[1].get("users/imported").json]}))
+        cluster.run("definitions", "import", str(file))
+        file.write_text(json.dumps({"users": [{"name": "imported", "password_hash": hashed, "tags": ["management"]}]}))
+        for answer in ("n\n", ""):
+            unsure = cluster.run("definitions", "import", str(file), text=answer, check=False)
+            assert unsure.returncode == USAGE and "1 users" in unsure.stderr and "--yes" in unsure.stderr, unsure
+        cluster.run("authenticate_user", "imported", "first")
+        cluster.run("definitions", "import", str(file), text="y\n")
+        cluster.run("authenticate_user", "imported", "second")
+        cluster.run("change_password", "imported", "third")
+        assert cluster.run("definitions", "import", "-", text=file.read_text(), check=False).returncode == USAGE, "nobody can be asked"
+        cluster.run("definitions", "import", "-", "--yes", text=file.read_text())
+        cluster.run("authenticate_user", "imported", "second")
+    finally:
+        cluster.run("user", "delete", "imported", "--yes")
+        cluster.run("vhost", "delete", "imported", "--yes")
+
+
 # --- mistakes ---
 
 @pytest.mark.parametrize("arguments, said", [
     (("queue", "lst"), "list"), (("quee", "list"), "queue"), (("queue", "list", "--vhsot", "x"), "--vhost"), (("list_queus",), "list_queues"),
     (("check", "alarm"), "did you mean 'alarms'?"), (("check", "port-listener"), "port-listener PORT"), (("queue", "list", "--output", "jsn"), "json"),
-    (("completions", "bsh"), "bash"), (("limit", "set", "max-queue", "1", "--vhost", "/"), "max-queues"),
+    (("queue", "list", "--columns", "nmae"), "'name'"), (("connection", "list", "--sort=-usr"), "'user'"), (("node", "list", "--columns", "name,uptme"), "'uptime'"),
+    (("permission", "list", "--columns", "usr", "--output", "json"), "'user'"), (("completions", "bsh"), "bash"), (("limit", "set", "max-queue", "1", "--vhost", "/"), "max-queues"),
 ])
 def test_mistakes_get_suggestions(cluster, arguments, said):
     result = cluster.run(*arguments, check=False)
     assert result.returncode == USAGE and said in result.stderr, result.stderr
+
+
+def test_columns_that_no_row_has_now_are_columns_all_the_same(cluster):
+    cluster.run("vhost", "declare", "bare")
+    try:
+        for list_, columns in (("queue", "name,policy,message_stats.publish,arguments.x-max-length,state"), ("exchange", "name,policy"), ("connection", "user_provided_name,ssl_protocol"),
+                               ("channel", "state,connection_details.name"), ("consumer", "arguments.x-priority,activity_status"), ("binding", "properties_key")):
+            result = cluster.run(list_, "list", "--vhost", "bare", "--columns", columns, "--output", "csv")
+            assert result.stdout.splitlines()[0] == columns, result
+    finally:
+        cluster.run("vhost", "delete", "bare", "--yes")
 
 
 @pytest.mark.parametrize("check", ["alarms", "local-alarms", "certificate-expiration 1 days", "protocol-listener amqp", "virtual-hosts", "node-is-quorum-critical",
@@ -443,7 +492,7 @@ def test_a_cluster_that_has_just_been_started_is_waited_for(new_cluster):
 
 def test_a_node_that_is_down_takes_its_share_when_it_is_back(cluster):
     """`revive --wait` does not say that all is done before the node is there."""
-    cluster.run("cluster", "drain", "node3", "--wait", "--timeout", "50")
+    cluster.run("cluster", "drain", "node3", "--yes", "--wait", "--timeout", "50")
     cluster[3].stop()
     try:
         early = cluster.run("cluster", "revive", "node3", "--wait", "--timeout", "2", check=False)

@@ -26,12 +26,26 @@ pub enum Verb {
     /// List channels.
     #[command(after_help = "Example: warrenctl channel list --vhost /")]
     List(ListOptions),
+    /// Show a channel with its consumers and rates.
+    #[command(after_help = "Example: warrenctl channel show '10.0.0.7:40012 -> 10.0.0.1:5672 (1)'")]
+    Show(Name),
+}
+
+/// A channel.
+#[derive(Debug, clap::Args)]
+pub struct Name {
+    /// Its name, as the list has it.
+    name: String,
 }
 
 /// Runs one verb.
 pub fn run(context: &Context, verb: &Verb) -> Result<(), Failure> {
     match verb {
         Verb::List(ListOptions { vhost }) => list(context, vhost.as_deref(), &COLUMNS),
+        Verb::Show(Name { name }) => {
+            let path = format!("/api/channels/{}", segment(name));
+            context.object(&context.client.get(&path, &[])?)
+        }
     }
 }
 

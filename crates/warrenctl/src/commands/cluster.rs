@@ -6,7 +6,7 @@ use clap::Subcommand;
 use serde_json::Value;
 
 use super::join::{self, Join};
-use super::{Context, listing};
+use super::{Context, health, listing};
 use crate::client::{Client, Method, Request, segment};
 use crate::failure::Failure;
 use crate::output::{self, Table};
@@ -34,6 +34,11 @@ pub enum Verb {
     /// Show the nodes, the metadata leader and how far this node has applied the log.
     #[command(after_help = "Example: warrenctl cluster status --output json")]
     Status,
+    /// Say whether the cluster is well: every node's state, alarms and links, and what is wrong.
+    #[command(after_help = "Exits with 69 when anything is wrong.
+
+Example: warrenctl cluster health --output json")]
+    Health,
     /// Check that a new node can join, or take the place of one that is lost, and write its configuration. It joins when it starts.
     #[command(
         after_help = "Example: warrenctl cluster join node4 --address 10.0.0.4:7671 --amqp 10.0.0.4:5672 --http 10.0.0.4:15672 --out node4.toml"
@@ -42,7 +47,7 @@ pub enum Verb {
     /// Empty a node of replicas and leaderships, so that it can be stopped without anybody noticing. It stays up and serves its connections.
     ///
     /// Durable queues move to the other nodes. Non-durable and exclusive queues live in the node's memory and go when it stops; the answer counts them.
-    #[command(after_help = "Example: warrenctl cluster drain node2 --wait --timeout 300")]
+    #[command(after_help = "Example: warrenctl cluster drain node2 --wait --timeout 300 --yes")]
     Drain(Leaving),
     /// Give a drained node its share of replicas and leaderships again.
     #[command(after_help = "Example: warrenctl cluster revive node2 --wait")]
@@ -96,23 +101,32 @@ const LOOK: Duration = Duration::from_millis(250);
 pub fn run(context: &Context, verb: &Verb) -> Result<(), Failure> {
     match verb {
         Verb::Status => status(context),
+        Verb::Health => health::run(context),
         Verb::Join(options) => join::join(context, options),
         Verb::Drain(options) => drain(context, options),
         Verb::Revive(options) => revive(context, options),
-        Verb::Forget(options) => forget(context, options),
+        Verb::Forget(Forget { node, force }) => {
+            context.confirm(&format!("Take node '{node}' out of the cluster for good"))?;
+            forget(context, node, *force)
+        }
         Verb::AwaitReady(options) => await_ready(context, options),
     }
 }
 
 /// Empties a node.
 pub fn drain(context: &Context, options: &Leaving) -> Result<(), Failure> {
+    context.confirm(&format!(
+        "Move all replicas and leaderships away from node '{}'",
+        options.node
+    ))?;
     let answer = move_node(context, "drain", &options.node)?;
     context.object(&answer)?;
     if !options.wait {
         return Ok(());
     }
     let what = format!("node '{}' is drained", options.node);
-    wait(context, options.timeout, &what, || {
+    let patience = Duration::from_secs(options.timeout);
+    wait(context, patience, &what, || {
         let entry = member(context, &options.node)?;
         if entry.get("drained") == Some(&Value::Bool(true)) {
             return Ok(None);
@@ -141,7 +155,8 @@ pub fn revive(context: &Context, options: &Leaving) -> Result<(), Failure> {
         return Ok(());
     }
     let what = format!("node '{}' has its share again", options.node);
-    wait(context, options.timeout, &what, || {
+    let patience = Duration::from_secs(options.timeout);
+    wait(context, patience, &what, || {
         let entry = member(context, &options.node)?;
         if entry.get("up") != Some(&Value::Bool(true)) {
             let node = &options.node;
@@ -162,22 +177,34 @@ pub fn revive(context: &Context, options: &Leaving) -> Result<(), Failure> {
     })
 }
 
-fn forget(context: &Context, options: &Forget) -> Result<(), Failure> {
-    context.confirm(&format!(
-        "Take node '{}' out of the cluster for good",
-        options.node
-    ))?;
-    let path = format!("/api/cluster/forget/{}", segment(&options.node));
-    let force = [("force", "true")];
+/// Takes a node out of the cluster without asking.
+pub fn forget(context: &Context, node: &str, force: bool) -> Result<(), Failure> {
+    let path = format!("/api/cluster/forget/{}", segment(node));
+    let query = [("force", "true")];
     let answer = context.client.send_with(&Request {
-        query: if options.force { &force } else { &[] },
+        query: if force { &query } else { &[] },
         ..Request::of(Method::Post, &path)
     })?;
     context.object(&answer)
 }
 
+/// How long a node may take to start.
+pub const STARTUP: Duration = Duration::from_secs(300);
+
+/// Waits until the node that is asked serves.
+pub fn await_node(context: &Context, patience: Duration) -> Result<(), Failure> {
+    wait(context, patience, "the node serves", || {
+        match context.client.get("/api/health", &[]) {
+            Ok(_) => Ok(None),
+            Err(Failure::Unavailable(why)) => Ok(Some(why)),
+            Err(other) => Err(other),
+        }
+    })
+}
+
 fn await_ready(context: &Context, options: &AwaitReady) -> Result<(), Failure> {
-    wait(context, options.timeout, "the cluster is ready", || {
+    let patience = Duration::from_secs(options.timeout);
+    wait(context, patience, "the cluster is ready", || {
         // A node that does not answer yet is what is waited for.
         match why_not_ready(context, options.nodes) {
             Err(Failure::Unavailable(why)) => Ok(Some(why)),
@@ -224,11 +251,35 @@ fn member(context: &Context, node: &str) -> Result<Value, Failure> {
 pub fn client_of(context: &Context, name: &str) -> Result<Client, Failure> {
     let answer = context.client.get("/api/cluster", &[])?;
     let is_it = |member: &&Value| member.get("name").and_then(Value::as_str) == Some(name);
-    let found = members(&answer)?.iter().find(is_it);
-    match found.and_then(|member| member.get("http")?.as_str()) {
+    let members = members(&answer)?;
+    let names = || members.iter().filter_map(|member| member["name"].as_str());
+    match members
+        .iter()
+        .find(is_it)
+        .and_then(|member| member.get("http")?.as_str())
+    {
         Some(http) => context.client.at(http),
-        None => Err(Failure::Data(format!("no node '{name}' in the cluster"))),
+        None => Err(Failure::Data(format!(
+            "no node '{name}' in the cluster, which has {}",
+            names().collect::<Vec<_>>().join(", ")
+        ))),
     }
+}
+
+/// What each node says, in their order; all are asked at once.
+pub fn of_each<T: Send>(members: &[Value], ask: impl Fn(&Value) -> T + Sync) -> Vec<T> {
+    std::thread::scope(|scope| {
+        let ask = &ask;
+        let asked: Vec<_> = members
+            .iter()
+            .map(|member| scope.spawn(move || ask(member)))
+            .collect();
+        let answers = asked.into_iter().map(|thread| match thread.join() {
+            Ok(answer) => answer,
+            Err(panic) => std::panic::resume_unwind(panic),
+        });
+        answers.collect()
+    })
 }
 
 /// Leaderships that are not where they belong.
@@ -241,11 +292,11 @@ fn moves(context: &Context) -> Result<usize, Failure> {
 /// Looks until there is nothing left to say, and says what has changed meanwhile.
 pub fn wait(
     context: &Context,
-    seconds: u64,
+    patience: Duration,
     what: &str,
     mut look: impl FnMut() -> Result<Option<String>, Failure>,
 ) -> Result<(), Failure> {
-    let until = Instant::now() + Duration::from_secs(seconds);
+    let until = Instant::now() + patience;
     let mut said = String::new();
     loop {
         let Some(progress) = look()? else {
@@ -254,7 +305,8 @@ pub fn wait(
         };
         if Instant::now() >= until {
             return Err(Failure::Unavailable(format!(
-                "not within {seconds} s: {what}; {progress}. It goes on: ask again with `warrenctl cluster status`"
+                "not within {} s: {what}; {progress}. It goes on: ask again with `warrenctl cluster status`",
+                patience.as_secs_f64()
             )));
         }
         if progress != said {

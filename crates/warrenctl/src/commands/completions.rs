@@ -1,9 +1,8 @@
 //! `warrenctl completions`: completions for shells.
 
-use clap::CommandFactory as _;
 use clap_complete::Shell;
 
-use crate::cli::Arguments;
+use crate::cli;
 use crate::failure::Failure;
 use crate::output;
 
@@ -19,11 +18,6 @@ pub struct Options {
 /// Prints them.
 pub fn run(options: &Options) -> Result<(), Failure> {
     let mut bytes = Vec::new();
-    clap_complete::generate(
-        options.shell,
-        &mut Arguments::command(),
-        "warrenctl",
-        &mut bytes,
-    );
+    clap_complete::generate(options.shell, &mut cli::command(), "warrenctl", &mut bytes);
     output::write(&String::from_utf8_lossy(&bytes))
 }

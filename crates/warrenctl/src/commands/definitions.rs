@@ -21,6 +21,8 @@ pub enum Verb {
     #[command(after_help = "Example: warrenctl definitions export cluster.json")]
     Export(Options),
     /// Import definitions from a file, or from standard input: all of them, or none if anything in them is wrong.
+    ///
+    /// Asks first if users, policies or anything else that is there already would change.
     #[command(after_help = "Example: warrenctl definitions import cluster.json --dry-run")]
     Import(Import),
 }
@@ -80,9 +82,11 @@ pub fn run(context: &Context, verb: &Verb) -> Result<(), Failure> {
 
 /// Writes definitions to a file, or prints them.
 pub fn export(context: &Context, file: Option<&PathBuf>, path: &str) -> Result<(), Failure> {
-    let answer = context.client.send_with(&Request {
-        deadline: DEADLINE,
-        ..Request::of(Method::Get, path)
+    let answer = context.slowly("exporting definitions", || {
+        context.client.send_with(&Request {
+            deadline: Some(DEADLINE),
+            ..Request::of(Method::Get, path)
+        })
     })?;
     let text = format!("{answer:#}\n");
     let Some(file) = file else {
@@ -112,17 +116,31 @@ pub fn import(
     let text = read.map_err(|error| Failure::Input(format!("cannot read {name}: {error}")))?;
     let definitions: Value = serde_json::from_str(&text)
         .map_err(|error| Failure::Data(format!("{name} is not JSON: {error}")))?;
-    let mut query = vec![(if dry_run { "dry_run" } else { "report" }, "true")];
-    query.extend(ignore.map(|kinds| ("ignore", kinds)));
-    let report = context.client.send_with(&Request {
-        query: &query,
-        body: Some(&definitions),
-        deadline: DEADLINE,
-        ..Request::of(Method::Post, path)
-    })?;
+    let post = |what: &str, how: &str| {
+        let mut query = vec![(how, "true")];
+        query.extend(ignore.map(|kinds| ("ignore", kinds)));
+        context.slowly(&format!("{what} the definitions in {name}"), || {
+            context.client.send_with(&Request {
+                query: &query,
+                body: Some(&definitions),
+                deadline: Some(DEADLINE),
+                ..Request::of(Method::Post, path)
+            })
+        })
+    };
     if dry_run {
+        let report = post("checking", "dry_run")?;
         return output::print(context.format, &report, || planned(&report));
     }
+    if !context.yes {
+        let changes = counts(&post("checking", "dry_run")?, "changes");
+        if let Some(changes) = changes {
+            context.confirm(&format!(
+                "Change what is there already: {changes} (--dry-run says what else there is)"
+            ))?;
+        }
+    }
+    let report = post("importing", "report")?;
     context.done(&format!(
         "the definitions in {name} are imported: {}",
         told(&report)
@@ -147,23 +165,22 @@ fn planned(report: &Value) -> String {
 
 /// How much is made and changed.
 fn told(report: &Value) -> String {
-    let counts = |of: &str| {
-        let fields = report
-            .get(of)
-            .and_then(Value::as_object)
-            .into_iter()
-            .flatten();
-        let some = fields.filter(|(_, count)| count.as_u64() != Some(0));
-        let texts: Vec<String> = some
-            .map(|(kind, count)| format!("{count} {kind}"))
-            .collect();
-        if texts.is_empty() {
-            "nothing".to_owned()
-        } else {
-            texts.join(", ").replace('_', " ")
-        }
-    };
+    let counts = |of| counts(report, of).unwrap_or_else(|| "nothing".to_owned());
     format!("new {}; changed {}", counts("creates"), counts("changes"))
+}
+
+/// How many of each kind are made or changed, if any are.
+fn counts(report: &Value, of: &str) -> Option<String> {
+    let fields = report
+        .get(of)
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten();
+    let some = fields.filter(|(_, count)| count.as_u64() != Some(0));
+    let texts: Vec<String> = some
+        .map(|(kind, count)| format!("{count} {kind}"))
+        .collect();
+    (!texts.is_empty()).then(|| texts.join(", ").replace('_', " "))
 }
 
 /// What is kept without having an effect: one object a line, with all that is in it.

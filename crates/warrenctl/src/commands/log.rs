@@ -80,7 +80,7 @@ fn print(context: &Context, client: &Client, query: &[(&str, &str)]) -> Result<u
     }
     let text = |line: &Value| match context.format {
         Format::Json => format!("{line}\n"),
-        Format::Table | Format::Csv => {
+        Format::Table | Format::Csv | Format::Tabs => {
             let text = line.get("text").and_then(Value::as_str).unwrap_or_default();
             // A log may hold what clients sent: a terminal must not act on it.
             let shown: String = text.chars().filter(|c| !c.is_control()).collect();

@@ -12,6 +12,7 @@ pub mod connection;
 pub mod consumer;
 pub mod definitions;
 pub mod exchange;
+mod health;
 pub mod join;
 pub mod limit;
 mod listing;
@@ -30,6 +31,8 @@ pub mod user;
 pub mod vhost;
 
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -47,6 +50,8 @@ pub struct Context {
     columns: Vec<String>,
     sort: Option<String>,
     quiet: bool,
+    /// Whether lists have them.
+    headings: bool,
     yes: bool,
 }
 
@@ -54,6 +59,12 @@ impl Context {
     /// Prints a list, with these columns unless the command line names others.
     pub fn list(&self, answer: &Value, path: &str, columns: &[&str]) -> Result<(), Failure> {
         let mut rows = listing::rows(answer, path)?.to_vec();
+        let mut own = alias::fields(path);
+        own.extend(columns);
+        let sort = self.sort.iter().map(|by| output::sorted_by(by));
+        for column in self.columns.iter().map(String::as_str).chain(sort) {
+            listing::known_column(column, &rows, &own)?;
+        }
         if let Some(sort) = &self.sort {
             output::sort(&mut rows, sort);
         }
@@ -67,7 +78,7 @@ impl Context {
             &rows,
             &chosen,
             !self.columns.is_empty(),
-            self.quiet,
+            self.headings,
         )
     }
 
@@ -102,6 +113,26 @@ impl Context {
         }
     }
 
+    /// Does what may take long, and says so while it does.
+    pub fn slowly<T>(&self, what: &str, work: impl FnOnce() -> T) -> T {
+        if self.quiet {
+            return work();
+        }
+        let (working, ended) = mpsc::channel::<()>();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let begun = Instant::now();
+                while ended.recv_timeout(STILL) == Err(mpsc::RecvTimeoutError::Timeout) {
+                    let line = format!("{what}: {} s so far", begun.elapsed().as_secs());
+                    let _ = writeln!(std::io::stderr().lock(), "{line}");
+                }
+            });
+            let result = work();
+            drop(working);
+            result
+        })
+    }
+
     /// Asks whether something that cannot be undone is meant.
     pub fn confirm(&self, what: &str) -> Result<(), Failure> {
         if self.yes {
@@ -121,11 +152,15 @@ impl Context {
     }
 }
 
+/// How often it is said that something still goes on.
+const STILL: Duration = Duration::from_secs(2);
+
 /// Verbs that only look, and can be watched.
-const LOOKS: [&str; 9] = [
+const LOOKS: [&str; 10] = [
     "list",
     "show",
     "status",
+    "health",
     "plan",
     "digest",
     "diff",
@@ -184,11 +219,15 @@ fn once(arguments: &Arguments) -> Result<(), Failure> {
         return cert::run(verb, arguments.quiet);
     }
     let context = Context {
-        client: Client::new(&profile::resolve(&arguments.connection)?)?,
+        client: Client::new(
+            &profile::resolve(&arguments.connection)?,
+            arguments.deadline,
+        )?,
         format: arguments.output,
         columns: arguments.columns.clone(),
         sort: arguments.sort.clone(),
         quiet: arguments.quiet,
+        headings: !arguments.quiet,
         yes: arguments.yes,
     };
     match &arguments.noun {
@@ -213,7 +252,7 @@ fn once(arguments: &Arguments) -> Result<(), Failure> {
         Noun::Message(verb) => message::run(&context, verb),
         Noun::Definitions(verb) => definitions::run(&context, verb),
         Noun::Check(options) => check::run(&context, options),
-        Noun::Alias(command) => alias::run(&context, command),
+        Noun::Alias(command) => alias::run(&context, command, &arguments.alike),
         Noun::Log(verb) => log::run(&context, verb),
         Noun::Password(verb) => password::run(verb),
         Noun::Cert(verb) => cert::run(verb, arguments.quiet),

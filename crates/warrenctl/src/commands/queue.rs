@@ -1,6 +1,8 @@
 //! `warrenctl queue`: queues, and their contents as a whole.
 
-use clap::Subcommand;
+use std::time::Duration;
+
+use clap::{Subcommand, ValueEnum};
 use serde_json::{Value, json};
 
 use super::listing::{self, InVhost, ListOptions};
@@ -33,7 +35,9 @@ pub enum Verb {
     #[command(after_help = "Example: warrenctl queue show orders")]
     Show(InVhost),
     /// Declare a queue; one that is there as asked stays as it is.
-    #[command(after_help = "Example: warrenctl queue declare orders --argument x-max-length=1000")]
+    #[command(
+        after_help = "Example: warrenctl queue declare orders --type quorum --argument x-max-length=1000"
+    )]
     Declare(Declare),
     /// Delete a queue and what is in it.
     #[command(after_help = "Example: warrenctl queue delete orders --if-empty --yes")]
@@ -50,7 +54,7 @@ pub enum Verb {
     #[command(after_help = "Example: warrenctl queue grow node3 --wait")]
     Grow(cluster::Leaving),
     /// Take all replicas and leaderships from a node, as `cluster drain` does: they go to the others.
-    #[command(after_help = "Example: warrenctl queue shrink node3 --wait")]
+    #[command(after_help = "Example: warrenctl queue shrink node3 --wait --yes")]
     Shrink(cluster::Leaving),
     /// Take all messages that are ready out of a queue.
     #[command(after_help = "Example: warrenctl queue purge orders --yes")]
@@ -62,6 +66,9 @@ pub enum Verb {
 pub struct Declare {
     #[command(flatten)]
     queue: InVhost,
+    /// Its type; without it, the virtual host's default.
+    #[arg(long = "type", value_enum)]
+    kind: Option<Kind>,
     /// It is gone with its node.
     #[arg(long)]
     transient: bool,
@@ -71,6 +78,36 @@ pub struct Declare {
     /// An optional argument; may be repeated.
     #[arg(long = "argument", value_name = "NAME=VALUE", value_parser = arguments::pair)]
     arguments: Vec<(String, Value)>,
+}
+
+/// Types of queues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    /// Replicated, as durable queues of both types are.
+    Quorum,
+    /// Without what only quorum queues have.
+    Classic,
+}
+
+const TYPE: &str = "x-queue-type";
+
+impl Declare {
+    /// The arguments, with the type among them.
+    fn arguments(&self) -> Result<Value, Failure> {
+        let mut all = arguments::object(&self.arguments);
+        if let Some(kind) = self.kind {
+            if all.get(TYPE).is_some() {
+                return Err(Failure::Usage(format!(
+                    "give the type as --type or as --argument {TYPE}, not both"
+                )));
+            }
+            all[TYPE] = match kind {
+                Kind::Quorum => "quorum".into(),
+                Kind::Classic => "classic".into(),
+            };
+        }
+        Ok(all)
+    }
 }
 
 /// A queue to be deleted.
@@ -144,7 +181,7 @@ fn transfer_leader(context: &Context, options: &TransferLeader) -> Result<(), Fa
         return Ok(());
     }
     let what = format!("node '{node}' leads queue '{}'", queue.name);
-    cluster::wait(context, options.timeout, &what, || {
+    cluster::wait(context, Duration::from_secs(options.timeout), &what, || {
         let answer = context.client.get(&quorum(queue, "status"), &[])?;
         let leader = answer.get("leader").unwrap_or(&Value::Null);
         Ok((leader != node.as_str()).then(|| format!("{} still leads", output::cell(leader))))
@@ -160,7 +197,7 @@ pub fn run(context: &Context, verb: &Verb) -> Result<(), Failure> {
             let body = json!({
                 "durable": !declare.transient,
                 "auto_delete": declare.auto_delete,
-                "arguments": arguments::object(&declare.arguments),
+                "arguments": declare.arguments()?,
             });
             let path = declare.queue.path("queues");
             let done = format!("queue '{}' is declared", declare.queue.name);

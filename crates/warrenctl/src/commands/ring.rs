@@ -1,5 +1,7 @@
 //! `warrenctl ring`: the placement ring that says which node prefers which shards.
 
+use std::time::Duration;
+
 use clap::Subcommand;
 use serde_json::Value;
 
@@ -94,7 +96,7 @@ fn rebalance(context: &Context, options: &Rebalance) -> Result<(), Failure> {
     }
     context.client.send(Method::Post, path, None)?;
     let what = "every shard is led by the node that the ring prefers";
-    cluster::wait(context, options.timeout, what, || {
+    cluster::wait(context, Duration::from_secs(options.timeout), what, || {
         let left = moves(&context.client.get("/api/ring", &[])?)?.len();
         Ok((left > 0).then(|| format!("{left} leaderships still move")))
     })

@@ -169,6 +169,11 @@ pub fn change_password(context: &Context, name: &str, password: &str) -> Result<
     change(context, name, json!({"password": password}))
 }
 
+/// Takes a user's password away, without asking.
+pub fn clear_password(context: &Context, name: &str) -> Result<(), Failure> {
+    change(context, name, json!({"password_hash": ""}))
+}
+
 /// Changes a user that is there, and keeps its tags.
 fn change(context: &Context, name: &str, mut body: Value) -> Result<(), Failure> {
     let known = context.client.get(&path(name), &[])?;

@@ -1,20 +1,21 @@
 //! `warrenctl routing digest`: proof that all nodes hold the same routing table, to the byte.
 //!
-//! Digests say something only at equal applied index, and the nodes are asked one after the other: under load
-//! two answers seldom meet at once, so the question is repeated until all indices are equal or time is up.
-//! Two nodes that differ at the same index are reported at once, whatever the others say.
+//! Digests say something only at equal applied index: under load the answers seldom meet at once, so the question is repeated until all indices are
+//! equal or time is up. Two nodes that differ at the same index are reported at once, whatever the others say, and so is a node that cannot be asked:
+//! all are asked at the same time, so that one that hangs costs its deadline once.
 
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use super::super::cluster;
-use super::Context;
+use super::{Context, PAUSE};
 use crate::client::Client;
 use crate::failure::Failure;
 use crate::output::{self, Table};
 
-const PAUSE: Duration = Duration::from_millis(100);
+/// Where a node tells its digest.
+pub const PATH: &str = "/api/routing/digest";
 
 /// How long to ask.
 #[derive(Debug, clap::Args)]
@@ -26,9 +27,12 @@ pub struct Options {
 
 /// What one round of questions says.
 #[derive(Debug, PartialEq, Eq)]
-enum Verdict {
+pub enum Verdict {
+    /// All nodes are at the same index, and agree.
     Equal,
+    /// Two nodes do not, and which.
     Differ(String),
+    /// Nodes that cannot be asked.
     Unreachable(String),
     /// Not all nodes are at the same index.
     Apart,
@@ -36,18 +40,17 @@ enum Verdict {
 
 /// Runs the verb.
 pub fn run(context: &Context, options: &Options) -> Result<(), Failure> {
+    let begun = Instant::now();
     let answer = context.client.get("/api/cluster", &[])?;
     let members = cluster::members(&answer)?;
+    // The first node may have waited for one that hangs, and another wait for it would be too long.
+    let mut spent = begun.elapsed();
     let deadline = Instant::now() + Duration::from_secs(options.wait);
     let (rows, verdict) = loop {
-        let rows: Vec<Value> = members
-            .iter()
-            .map(|member| ask(&context.client, member))
-            .collect();
+        let rows = cluster::of_each(members, |member| ask(&context.client, member, spent));
+        spent = Duration::ZERO;
         let verdict = judge(&rows);
-        if !matches!(verdict, Verdict::Apart | Verdict::Unreachable(_))
-            || Instant::now() >= deadline
-        {
+        if verdict != Verdict::Apart || Instant::now() >= deadline {
             break (rows, verdict);
         }
         std::thread::sleep(PAUSE);
@@ -71,13 +74,13 @@ pub fn run(context: &Context, options: &Options) -> Result<(), Failure> {
 }
 
 /// One node's row: its answer, or the error that came instead.
-fn ask(client: &Client, member: &Value) -> Value {
+fn ask(client: &Client, member: &Value, spent: Duration) -> Value {
     let field = |name: &str| member.get(name).cloned().unwrap_or(Value::Null);
     let http = field("http");
     let answer = match http.as_str() {
         Some(address) => client
             .at(address)
-            .and_then(|client| client.get("/api/routing/digest", &[])),
+            .and_then(|client| client.having_spent(spent).get(PATH, &[])),
         None => Err(Failure::Unavailable(
             "its HTTP address is not known: it has not joined since the cluster was created"
                 .to_owned(),
@@ -94,7 +97,8 @@ fn ask(client: &Client, member: &Value) -> Value {
     }
 }
 
-fn judge(rows: &[Value]) -> Verdict {
+/// What the nodes' rows say: each has `node`, `applied_index` and `digest`.
+pub fn judge(rows: &[Value]) -> Verdict {
     for (position, row) in rows.iter().enumerate() {
         let twin = rows.iter().skip(position + 1).find(|other| {
             !row["digest"].is_null()
@@ -130,7 +134,8 @@ fn judge(rows: &[Value]) -> Verdict {
     }
 }
 
-fn conclude(verdict: Verdict, waited_seconds: u64) -> Result<(), Failure> {
+/// What comes of it, after so many seconds.
+pub fn conclude(verdict: Verdict, waited_seconds: u64) -> Result<(), Failure> {
     match verdict {
         Verdict::Equal => Ok(()),
         Verdict::Differ(what) => Err(Failure::Software(format!(

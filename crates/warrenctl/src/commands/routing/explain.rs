@@ -15,8 +15,8 @@ pub struct Options {
     #[arg(long, default_value = "/")]
     vhost: String,
     /// Whose publish it is: tells what its permissions refuse, and which queues they leave out.
-    #[arg(long)]
-    user: Option<String>,
+    #[arg(long, value_name = "USER")]
+    of_user: Option<String>,
     /// A header of the message, as NAME=VALUE; may be repeated.
     #[arg(long, value_name = "NAME=VALUE", value_parser = header)]
     header: Vec<String>,
@@ -36,7 +36,7 @@ pub fn run(context: &Context, options: &Options) -> Result<(), Failure> {
         ("exchange", options.exchange.as_str()),
         ("key", options.key.as_str()),
     ];
-    if let Some(user) = &options.user {
+    if let Some(user) = &options.of_user {
         query.push(("user", user));
     }
     query.extend(
