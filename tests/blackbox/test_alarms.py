@@ -209,3 +209,32 @@ def test_a34_disk_alarm(tmp_path):
             assert "disk" in connection.wait(0, "connection.blocked", timeout=5).reason
     finally:
         cluster.down()
+
+
+def test_bodies_that_are_never_finished_raise_the_alarm(tmp_path):
+    """Forty channels send most of a message each: the node takes no more of that than its limit, blocks the sender, and serves again when it has gone."""
+    with own_cluster(tmp_path / "own", size=1, limits={"memory_watermark": round(LIMIT / machine_memory(), 6)}) as cluster:
+        connection = Connection(cluster.amqp(1), timeout=20)
+        whole, frame = 4 << 20, 131064
+        with contextlib.suppress(OSError):
+            for number in range(1, 41):
+                channel = connection.channel()
+                header = wire.method_frame(number, "basic.publish", routing_key="q") + wire.frame(2, number, wire.content_header(whole))
+                connection.send_raw(header)
+                for _ in range(whole // frame - 1):
+                    connection.send_raw(wire.frame(3, number, b"z" * frame))
+                assert channel.number == number
+                connection.pump_for(0.02)
+                if connection.inbox[0]:
+                    break
+        assert connection.wait(0, "connection.blocked", timeout=10).reason
+        assert number < 20, "it was let on for too long"
+        with Connection(cluster.amqp(1)) as other:
+            ch = other.channel()
+            ch.queue_declare("q")
+            ch.confirm_select()
+            ch.publish("", "q", b"small")
+            other.pump_for(0.5)
+            assert not ch.connection.inbox[ch.number], "publishes wait"
+            connection.drop()
+            assert ch.confirms([1], timeout=10) == {1: "ack"}

@@ -117,6 +117,46 @@ def test_a31_the_consumers_node_becomes_leader(nodes, target):
 
 
 @pytest.mark.parametrize("how", ["kill", "stop"])
+def test_a_new_leader_knows_its_consumers_before_it_answers(nodes, target, how):
+    """Purges, deletions of unused queues and passive declares at once after the leader has gone: they spare what a living client holds and uses."""
+    target.skip_on("rabbitmq", "a durable classic queue has no other node to go to")
+    queues = [queue_led_by(nodes, 1) for _ in range(9)]
+    holder = nodes.channel(3)
+    holder.qos(3)
+    for queue in queues:
+        fill(nodes.channel(2, confirm=True), queue, 1, 5)
+        holder.consume(queue)
+        holder.deliveries(3)
+    askers = [nodes.channel(2) for _ in queues]
+    gone = threading.Thread(target=go, args=(nodes, target, how, 1))
+    if how == "stop":  # leadership is handed over meanwhile
+        gone.start()
+    else:
+        go(nodes, target, how, 1)
+    for number, (asker, queue) in enumerate(zip(askers, queues)):
+        if number % 3 == 0:
+            asker.send("queue.purge", queue=queue)
+        elif number % 3 == 1:
+            asker.send("queue.delete", queue=queue, if_unused=True)
+        else:
+            asker.send("queue.declare", queue=queue, passive=True)
+    for number, (asker, queue) in enumerate(zip(askers, queues)):
+        if number % 3 == 0:
+            assert asker.wait("queue.purge-ok").message_count == 2, "without what is held"
+        elif number % 3 == 1:
+            asker.expect_close(406, "queue.delete")
+        else:
+            told = asker.wait("queue.declare-ok")
+            assert (told.message_count, told.consumer_count) == (2, 1)
+    if how == "stop":
+        gone.join(60)
+    holder.close()
+    for number, queue in enumerate(queues):
+        ready(nodes, queue, 3 if number % 3 == 0 else 5, [2, 3])
+    nodes.start(1)
+
+
+@pytest.mark.parametrize("how", ["kill", "stop"])
 def test_a_publisher_sees_neither_duplicate_nor_reorder(nodes, target, how):
     """Publishers and a consumer at living nodes while the leader goes and comes back, twice: no nack, no loss, no duplicate, order kept."""
     target.skip_on("rabbitmq", "a durable classic queue has no other node to go to")

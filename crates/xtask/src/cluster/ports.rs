@@ -3,14 +3,28 @@
 use std::fs;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
 use super::nodes::Node;
 use crate::run::{EX_UNAVAILABLE, Stop};
 
-/// An error that names the first port that is taken, and by whom as far as that can be seen.
+/// How long ports may still be held by a node that has just been killed: a process counts as ended when its first thread has, before the others have let go of its sockets.
+const LET_GO: Duration = Duration::from_secs(2);
+
+/// An error that names the first port that stays taken, and by whom as far as that can be seen.
 pub fn must_be_free(nodes: &[&Node]) -> Result<()> {
+    let until = Instant::now() + LET_GO;
+    loop {
+        match are_free(nodes) {
+            Err(_) if Instant::now() < until => std::thread::sleep(Duration::from_millis(50)),
+            verdict => return verdict,
+        }
+    }
+}
+
+fn are_free(nodes: &[&Node]) -> Result<()> {
     for node in nodes {
         let tcp = |address: SocketAddr| TcpListener::bind(address).map(drop);
         let ports = [
@@ -144,5 +158,11 @@ mod tests {
             "{text}"
         );
         assert!(must_be_free(&[&node(any)]).is_ok());
+        let letting_go = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(300));
+            drop(listener);
+        });
+        assert!(must_be_free(&[&node(taken)]).is_ok(), "it is let go of");
+        letting_go.join().unwrap();
     }
 }
