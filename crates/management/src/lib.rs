@@ -18,6 +18,7 @@ mod bounds;
 mod checks;
 mod connections;
 mod definitions;
+mod diff;
 mod error;
 mod exchanges;
 mod exposition;

@@ -6,7 +6,7 @@
 
 use crate::error::Error;
 use crate::extract::{Names, Parameters};
-use crate::{PEERS_DEADLINE, Shared, change};
+use crate::{Shared, change};
 use axum::Json;
 use axum::extract::State;
 use serde_json::{Value, json};
@@ -59,31 +59,9 @@ impl Holdings {
     }
 }
 
-/// What the processes of the nodes that are drained hold. Asks nobody while there is no such node.
-pub(crate) async fn held_by_drained(node: &Arc<Node>) -> Vec<(NodeId, u64)> {
-    let any = {
-        let table = node.metadata().table().read();
-        table.nodes().any(|member| table.is_draining(member.id))
-    };
-    if !any {
-        return Vec::new();
-    }
-    let observed = node.processes(PEERS_DEADLINE).await;
-    let all = observed.answers.into_iter();
-    all.filter_map(|(id, process)| Some((id, process.shards_held?)))
-        .collect()
-}
-
-/// Adds to a member's entry what of it is to move.
-pub(crate) fn add(
-    entry: &mut Value,
-    node: &Node,
-    table: &Table,
-    id: NodeId,
-    held: &[(NodeId, u64)],
-) {
-    let own = held.iter().find(|(of, _)| *of == id).map(|(_, held)| *held);
-    let holdings = Holdings::of(node, table, id, own).described(table.is_draining(id));
+/// Adds to a member's entry what of it is to move; `held` are the shards that it says it has replicas of.
+pub(crate) fn add(entry: &mut Value, node: &Node, table: &Table, id: NodeId, held: Option<u64>) {
+    let holdings = Holdings::of(node, table, id, held).described(table.is_draining(id));
     if let (Some(entry), Value::Object(more)) = (entry.as_object_mut(), holdings) {
         entry.extend(more);
     }
@@ -115,7 +93,7 @@ async fn set_draining(node: &Arc<Node>, name: &str, draining: bool) -> Result<Js
     change(node, Command::DrainNode { node: id, draining }).await?;
     let table = node.metadata().table().read();
     let mut answer = json!({"name": name, "node": id.to_string()});
-    add(&mut answer, node, &table, id, &[]);
+    add(&mut answer, node, &table, id, None);
     if draining {
         let others = table.nodes().filter(|member| !table.is_draining(member.id));
         let mut others: Vec<&str> = others.map(|member| member.name.as_str()).collect();

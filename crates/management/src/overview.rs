@@ -82,7 +82,7 @@ pub(crate) async fn overview(
         },
         "queue_totals": {"messages": ready + unacked, "messages_ready": ready, "messages_unacknowledged": unacked},
         "silent_nodes": silent.collect::<Vec<_>>(),
-        "listeners": table.nodes().filter(|member| member.up).flat_map(listeners).chain(more_listeners).collect::<Vec<_>>(),
+        "listeners": table.nodes().filter(|member| member.up && observed.has_answered(member.id)).flat_map(listeners).chain(more_listeners).collect::<Vec<_>>(),
     });
     Ok(Json(listing.narrowed(overview)))
 }
@@ -144,7 +144,7 @@ pub(crate) async fn node(
 
 /// A node as the table knows it, and what it says of itself if it answers: one that does not is not running, whatever the table says.
 fn described(member: &NodeRecord, observed: &Observed<NodeInfo>) -> Value {
-    let process = observed.answers.iter().find(|(id, _)| *id == member.id);
+    let process = observed.of(member.id);
     let mut row = json!({
         "name": member.name,
         "type": "disc",
@@ -152,7 +152,7 @@ fn described(member: &NodeRecord, observed: &Observed<NodeInfo>) -> Value {
         "node_id": member.id.to_string(),
         "incarnation": member.incarnation.0,
     });
-    if let Some((_, process)) = process {
+    if let Some(process) = process {
         row["uptime"] = json!(process.uptime_ms);
         row["os_pid"] = json!(process.os_pid.to_string());
         row["processors"] = json!(process.processors);

@@ -4,7 +4,7 @@ use crate::bounds::{self, Bounds};
 use crate::definitions::{export, import};
 use crate::error::Error;
 use crate::{
-    PEERS_DEADLINE, access, bindings, checks, connections, exchanges, globals, limits, log,
+    PEERS_DEADLINE, access, bindings, checks, connections, diff, exchanges, globals, limits, log,
     membership, messages, metrics, openapi, overview, parameters, permissions, policies, queues,
     replicas, spans, status, topic_permissions, users, vhosts,
 };
@@ -34,6 +34,7 @@ pub fn router(node: Arc<Node>) -> Router {
         .route("/api/nodes", get(overview::nodes))
         .route("/api/nodes/{node}", get(overview::node))
         .route("/api/routing/digest", get(status::digest))
+        .route("/api/routing/diff", get(diff::diff))
         .route("/api/ring", get(status::ring))
         .route("/api/cluster", get(status::cluster))
         .route("/api/log", get(log::tail))

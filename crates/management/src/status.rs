@@ -3,7 +3,7 @@
 use crate::access::Access;
 use crate::error::Error;
 use crate::extract::Parameters;
-use crate::{Shared, arguments, membership, replicas};
+use crate::{PEERS_DEADLINE, Shared, arguments, membership, replicas};
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -54,12 +54,13 @@ pub(crate) async fn digest(State(node): Shared) -> Json<Value> {
     )
 }
 
-/// The ring's members, where each shard's replicas are, who leads it and who should, as this node has heard.
+/// The ring's members, where each shard's replicas are, who leads it and who should, as this node has heard. A member is up if the table says so and it answers.
 pub(crate) async fn ring(
     State(node): Shared,
     Extension(access): Extension<Access>,
 ) -> Result<Json<Value>, Error> {
     access.monitoring()?;
+    let observed = node.processes(PEERS_DEADLINE).await;
     let table = node.metadata().table().read();
     let ownership = node.ownership(&table);
     let mut owned: BTreeMap<NodeId, u32> = BTreeMap::new();
@@ -71,7 +72,7 @@ pub(crate) async fn ring(
             "node": member.id.to_string(),
             "name": member.name,
             "address": member.address,
-            "up": member.up,
+            "up": member.up && observed.has_answered(member.id),
             "incarnation": member.incarnation.0,
             "shards_owned": owned.get(&member.id).copied().unwrap_or(0),
         })
@@ -125,13 +126,13 @@ pub(crate) async fn ring(
     })))
 }
 
-/// The metadata group as this node sees it.
+/// The metadata group as this node sees it. A member is up if the table says so and it answers.
 pub(crate) async fn cluster(
     State(node): Shared,
     Extension(access): Extension<Access>,
 ) -> Result<Json<Value>, Error> {
     access.monitoring()?;
-    let held = membership::held_by_drained(&node).await;
+    let observed = node.processes(PEERS_DEADLINE).await;
     let status = node.metadata().status();
     let table = node.metadata().table().read();
     let members = status.members.iter().map(|member| {
@@ -142,14 +143,16 @@ pub(crate) async fn cluster(
             "address": known.map(|known| &known.address),
             "amqp": known.map(|known| &known.amqp),
             "http": known.map(|known| &known.http),
-            "up": member.up,
+            "up": member.up && observed.has_answered(member.node),
             "linked": member.linked,
             "voter": member.voter,
             "level": member.knows.map(|level| level.0),
             "incarnation": known.map(|known| known.incarnation.0),
             "last_seen_ms": member.last_seen.map(|ago| u64::try_from(ago.as_millis()).unwrap_or(u64::MAX)),
         });
-        membership::add(&mut entry, &node, &table, member.node, &held);
+        let process = observed.of(member.node);
+        let held = process.and_then(|process| process.shards_held);
+        membership::add(&mut entry, &node, &table, member.node, held);
         entry
     });
     let leader = status
@@ -286,7 +289,7 @@ fn binding(binding: &BindingExplanation) -> Value {
     })
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes
         .iter()
         .fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {

@@ -34,6 +34,7 @@ mod replicas;
 mod roster;
 mod routes;
 pub mod spans;
+mod table_diff;
 mod traffic;
 mod view;
 mod wire;
@@ -50,6 +51,7 @@ pub use observe::{LinkStatus, NodeInfo, Observed};
 pub use registry::{
     Certificate, ChannelInfo, ConnectionInfo, ConsumerInfo, Detail, Live, Origin, TlsPeer,
 };
+pub use table_diff::{Described, Difference, TableDiff, TableDigest};
 pub use view::Ownership;
 pub use warren_consensus::ShardStatus;
 pub use warren_model::command::PasswordHashing;

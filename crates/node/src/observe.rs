@@ -2,20 +2,22 @@
 //!
 //! Questions and answers are JSON in which everything has a default, so that nodes of neighbouring releases understand what both know. A question has an
 //! empty head, by which it is told from one for counts on the same lane; it lies in the bulk. Nodes that do not answer in time are named, and nobody
-//! waits longer than the deadline for them.
+//! waits longer than the deadline for them, nor for one from which nothing has come for some heartbeats.
 
 use crate::meter::{MessageStats, add_stats};
 use crate::node::Node;
 use crate::registry::{ConnectionInfo, Detail};
+use crate::table_diff;
 use bytes::Bytes;
 use futures::future::join_all;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 use warren_model::NodeId;
+use warren_routing::Table;
 use warren_transport::{Frame, Lane, ReplyTo, Transport};
 
 /// Connections in one answer.
@@ -24,12 +26,15 @@ const PAGE: usize = 1000;
 const EXCHANGES: usize = 10_000;
 /// How long a node's own connections may take to tell how they are.
 const LIVE_DEADLINE: Duration = Duration::from_millis(500);
+/// A node whose link brings nothing for so many looks at it, three heartbeats long, is dead or stands still.
+const SILENT_LOOKS: u32 = 12;
+const LOOK_AFTER: Duration = Duration::from_millis(50);
 /// A closed connection that is still there after this is cut off. A little more than its client has to answer.
 const KILL_AFTER: Duration = Duration::from_secs(6);
 
 #[derive(Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "snake_case")]
-enum Question {
+pub(crate) enum Question {
     Connections {
         #[serde(default)]
         after: u64,
@@ -48,6 +53,18 @@ enum Question {
         number: u64,
         name: String,
         reason: String,
+    },
+    /// The routing table's digest.
+    Digest,
+    /// Sums over the parts of the routing table.
+    Sums,
+    /// Hashes of the records of some parts.
+    Hashes {
+        buckets: BTreeSet<u16>,
+    },
+    /// What records say, by their hashes.
+    Describe {
+        hashes: BTreeSet<u64>,
     },
 }
 
@@ -126,6 +143,19 @@ pub struct Observed<T> {
     pub answers: Vec<(NodeId, T)>,
     /// They are up by the table, and did not answer in time.
     pub silent: Vec<NodeId>,
+}
+
+impl<T> Observed<T> {
+    /// What a node has said, if it has answered.
+    pub fn of(&self, node: NodeId) -> Option<&T> {
+        let mut all = self.answers.iter();
+        all.find(|(id, _)| *id == node).map(|(_, said)| said)
+    }
+
+    /// Whether a node has answered.
+    pub fn has_answered(&self, node: NodeId) -> bool {
+        self.of(node).is_some()
+    }
 }
 
 impl Node {
@@ -232,7 +262,7 @@ impl Node {
         observed
     }
 
-    async fn ask<T: DeserializeOwned>(
+    pub(crate) async fn ask<T: DeserializeOwned>(
         self: &Arc<Self>,
         node: NodeId,
         question: &Question,
@@ -243,13 +273,36 @@ impl Node {
         } else {
             let frame = Frame::new(Bytes::new(), serde_json::to_vec(question).ok()?);
             let left = until.saturating_duration_since(Instant::now());
-            let transport = self.transport()?;
-            let reply = transport.request(node, Lane::Delivery, frame, left).await;
-            reply.ok()?.bulk.to_vec()
+            self.ask_peer(node, frame, left).await?.bulk.to_vec()
         };
         serde_json::from_slice(&bytes)
             .inspect_err(|error| tracing::warn!(%node, %error, "a node's answer for operators cannot be read"))
             .ok()
+    }
+
+    /// Asks another node, and waits as long as it lives: one that was killed or stands still is given up long before its link is.
+    pub(crate) async fn ask_peer(
+        &self,
+        node: NodeId,
+        frame: Frame,
+        deadline: Duration,
+    ) -> Option<Frame> {
+        let transport = self.transport()?;
+        let silent = async {
+            // Looks are counted, not time, so that it is not the other's silence if this process stood still.
+            let (mut heard, mut looks) = (transport.heard(node), 0);
+            while looks < SILENT_LOOKS {
+                tokio::time::sleep(LOOK_AFTER).await;
+                let now = transport.heard(node);
+                looks = if now == heard { looks + 1 } else { 0 };
+                heard = now;
+            }
+        };
+        tokio::select! {
+            biased;
+            reply = transport.request(node, Lane::Delivery, frame, deadline) => reply.ok(),
+            () = silent => None,
+        }
     }
 
     /// This node's own client connections.
@@ -367,6 +420,19 @@ async fn answer_to(node: &Arc<Node>, question: serde_json::Value) -> Option<Vec<
                 });
             }
             serde_json::to_vec(&known.is_some()).ok()
+        }
+        Question::Digest => {
+            let said = table_diff::digest(&node.metadata().table().read());
+            serde_json::to_vec(&said).ok()
+        }
+        Question::Sums => serde_json::to_vec(&node.look_through(table_diff::sums).await?).ok(),
+        Question::Hashes { buckets } => {
+            let look = move |table: &Table| table_diff::hashes(table, &buckets);
+            serde_json::to_vec(&node.look_through(look).await?).ok()
+        }
+        Question::Describe { hashes } => {
+            let look = move |table: &Table| table_diff::describe(table, &hashes);
+            serde_json::to_vec(&node.look_through(look).await?).ok()
         }
     }
 }

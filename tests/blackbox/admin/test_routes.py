@@ -10,7 +10,7 @@ GETS = ["whoami", "overview", "cluster-name", "nodes", "nodes/node1", "extension
         "consumers", "consumers/%2F", "exchanges", "exchanges/%2F", "exchanges/%2F/amq.topic", "exchanges/%2F/amq.topic/bindings/source",
         "exchanges/%2F/amq.topic/bindings/destination", "queues", "queues/%2F", "bindings", "bindings/%2F", "vhosts", "vhosts/%2F", "vhosts/%2F/permissions",
         "vhosts/%2F/connections", "vhosts/%2F/channels", "users", "users/guest", "users/guest/permissions", "users/guest/connections", "permissions",
-        "permissions/%2F/guest", "topic-permissions", "topic-permissions/%2F/guest", "users/guest/topic-permissions", "vhosts/%2F/topic-permissions", "policies", "policies/%2F", "operator-policies", "operator-policies/%2F", "vhost-limits", "vhost-limits/%2F", "user-limits", "user-limits/guest", "parameters", "parameters/shovel", "parameters/shovel/%2F", "global-parameters", "connections/username/guest", "routing/digest", "routing/explain", "ring", "cluster", "aliveness-test/%2F",
+        "permissions/%2F/guest", "topic-permissions", "topic-permissions/%2F/guest", "users/guest/topic-permissions", "vhosts/%2F/topic-permissions", "policies", "policies/%2F", "operator-policies", "operator-policies/%2F", "vhost-limits", "vhost-limits/%2F", "user-limits", "user-limits/guest", "parameters", "parameters/shovel", "parameters/shovel/%2F", "global-parameters", "connections/username/guest", "routing/digest", "routing/diff", "routing/explain", "ring", "cluster", "aliveness-test/%2F",
         "health/checks/alarms", "health/checks/local-alarms", "health/checks/certificate-expiration/1/days", "health/checks/protocol-listener/amqp",
         "health/checks/virtual-hosts", "health/checks/node-is-quorum-critical", "health/checks/node-is-mirror-sync-critical",
         "health/checks/below-node-connection-limit", "health/checks/ready-to-serve-clients", "health/checks/is-in-service",
@@ -24,7 +24,7 @@ SECRET = {"users", "users/guest", "users/guest/permissions", "permissions", "per
 SESSION = {"aliveness-test/%2F"}
 #: What says something of the node itself, in whatever state it is.
 OWN = {"whoami", "overview", "cluster-name", "nodes", "nodes/node1", "extensions", "feature-flags", "connections", "channels", "consumers",
-       "routing/digest", "ring", "cluster", "log"}
+       "routing/digest", "routing/diff", "ring", "cluster", "log"}
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -264,5 +264,6 @@ pub(super) const OPERATIONS: &[Operation] = &[
     post("/api/cluster/forget/{node}", "Takes a node that is down out of the cluster for good", None, One("Membership")),
     get("/api/ring", "Shards, their replicas and who leads them", One("Ring")),
     get("/api/routing/digest", "The routing table's digest and the index that it belongs to", One("Digest")),
+    get("/api/routing/diff", "Whether the nodes' routing tables are equal, and what they differ in", One("Diff")),
     get("/api/routing/explain", "Where a message would go, and why", One("Explanation")),
 ];

@@ -201,6 +201,7 @@ fn answered() -> Map<String, Value> {
         ),
         ("Log", "node:s lines:a next:n lost:n"),
         ("Replicas", "replicas:a"),
+        ("Diff", "nodes:a differences:a more:b"),
         ("Digest", "node:s applied_index:n digest:s ring_epoch:n"),
         (
             "Explanation",
