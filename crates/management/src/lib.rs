@@ -30,6 +30,7 @@ mod log;
 mod membership;
 mod messages;
 mod metrics;
+mod nodes;
 mod openapi;
 mod overview;
 mod parameters;

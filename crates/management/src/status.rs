@@ -13,9 +13,9 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use warren_model::command::Destination;
 use warren_model::{NodeId, Refusal, ShardId};
-use warren_node::Node;
-use warren_protocol::{OwnedTable, Properties, Table, reply_name};
-use warren_routing::{BindingExplanation, Publish, RouteError, Step, Via};
+use warren_node::{Node, Ownership};
+use warren_protocol::{OwnedTable, Properties, Table as FieldTable, reply_name};
+use warren_routing::{BindingExplanation, Publish, RouteError, Step, Table, Via};
 
 /// Whether this node serves: for load balancers and for those who wait for it. Needs no login.
 pub(crate) async fn health(State(node): Shared) -> Response {
@@ -93,20 +93,6 @@ pub(crate) async fn ring(
                 "replicas": replicas.map(|names| names.collect::<Vec<_>>()),
             })
         });
-    // Leadership that is to go home, which it does when its node has caught up.
-    let moves = ownership
-        .of_shards()
-        .zip(ownership.preferred())
-        .zip(0u16..)
-        .filter(|((leader, preferred), _)| preferred.is_some() && leader != preferred)
-        .map(|((leader, preferred), shard)| {
-            json!({
-                "shard": shard,
-                "what": "leadership",
-                "from": leader.and_then(name),
-                "to": preferred.and_then(name),
-            })
-        });
     let given = replicas::given(&table).map(|(shard, from, to)| {
         json!({
             "shard": shard.0,
@@ -121,9 +107,41 @@ pub(crate) async fn ring(
         "members": members.collect::<Vec<_>>(),
         "owners": owners.collect::<Vec<_>>(),
         "placements": shards.collect::<Vec<_>>(),
-        "moves": moves.collect::<Vec<_>>(),
+        "moves": moves(&table, &ownership),
         "given": given.collect::<Vec<_>>(),
     })))
+}
+
+/// The moves that are to come.
+pub(crate) async fn plan(
+    State(node): Shared,
+    Extension(access): Extension<Access>,
+) -> Result<Json<Value>, Error> {
+    access.monitoring()?;
+    let table = node.metadata().table().read();
+    let ownership = node.ownership(&table);
+    Ok(Json(
+        json!({"epoch": ownership.epoch(), "moves": moves(&table, &ownership)}),
+    ))
+}
+
+/// Leadership that is to go home, which it does when its node has caught up.
+fn moves(table: &Table, ownership: &Ownership) -> Vec<Value> {
+    let name = |id: NodeId| table.node(id).map(|node| node.name.as_str());
+    let all = ownership
+        .of_shards()
+        .zip(ownership.preferred())
+        .zip(0u16..)
+        .filter(|((leader, preferred), _)| preferred.is_some() && leader != preferred)
+        .map(|((leader, preferred), shard)| {
+            json!({
+                "shard": shard,
+                "what": "leadership",
+                "from": leader.and_then(name),
+                "to": preferred.and_then(name),
+            })
+        });
+    all.collect()
 }
 
 /// The metadata group as this node sees it. A member is up if the table says so and it answers.
@@ -181,7 +199,7 @@ pub(crate) async fn explain(
     let (vhost, exchange, key) = (
         parameters.get("vhost").unwrap_or("/"),
         crate::exchange_name(text("exchange")),
-        text("key"),
+        parameters.get("routing_key").unwrap_or_else(|| text("key")),
     );
     crate::check_name("routing key", key)?;
     let mut headers = OwnedTable::new();
@@ -194,7 +212,7 @@ pub(crate) async fn explain(
     }
     let headers = headers.to_bytes();
     let mut properties = Vec::new();
-    if let Ok(headers) = Table::parse(&headers)
+    if let Ok(headers) = FieldTable::parse(&headers)
         && !headers.is_empty()
     {
         Properties {
@@ -237,11 +255,12 @@ pub(crate) async fn explain(
     let error = refusal
         .or_else(|| refused?.err())
         .map(|refusal| error(&refusal));
-    let applied_index = table.index();
+    let (applied_index, ring_epoch) = (table.index(), ownership.epoch());
     drop(table);
     Ok(Json(json!({
         "node": node.name(),
         "applied_index": applied_index,
+        "ring_epoch": ring_epoch,
         "user": user,
         "queue_write_checks": node.settings().queue_write_checks,
         "vhost": vhost,

@@ -4,6 +4,7 @@
 //! empty head, by which it is told from one for counts on the same lane; it lies in the bulk. Nodes that do not answer in time are named, and nobody
 //! waits longer than the deadline for them, nor for one from which nothing has come for some heartbeats.
 
+use crate::alarms::FreeDisk;
 use crate::meter::{MessageStats, add_stats};
 use crate::node::Node;
 use crate::registry::{ConnectionInfo, Detail};
@@ -25,7 +26,7 @@ const PAGE: usize = 1000;
 /// Exchanges in one answer.
 const EXCHANGES: usize = 10_000;
 /// How long a node's own connections may take to tell how they are.
-const LIVE_DEADLINE: Duration = Duration::from_millis(500);
+pub(crate) const LIVE_DEADLINE: Duration = Duration::from_millis(500);
 /// A node whose link brings nothing for so many looks at it, three heartbeats long, is dead or stands still.
 const SILENT_LOOKS: u32 = 12;
 const LOOK_AFTER: Duration = Duration::from_millis(50);
@@ -54,6 +55,8 @@ pub(crate) enum Question {
         name: String,
         reason: String,
     },
+    /// What is in virtual hosts.
+    Vhosts,
     /// The routing table's digest.
     Digest,
     /// Sums over the parts of the routing table.
@@ -121,6 +124,32 @@ pub struct NodeInfo {
     pub shards_held: Option<u64>,
     /// Shards that it leads now.
     pub shards_led: u64,
+    /// Its release.
+    pub version: String,
+    /// Threads.
+    pub threads: u64,
+    /// Threads that its user may have; none if there is no limit.
+    pub threads_total: Option<u64>,
+    /// Tasks that wait for a thread of those that serve clients and queues.
+    pub run_queue: u64,
+    /// Bytes that are free where its data lies, if that can be told.
+    pub disk_free: Option<u64>,
+    /// Fewer than so many raise the alarm.
+    pub disk_free_limit: u64,
+    /// Its links to other nodes.
+    pub links: Vec<LinkTraffic>,
+}
+
+/// What went over a node's link to another one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LinkTraffic {
+    /// The other node's name.
+    pub peer: String,
+    /// Bytes that came over it.
+    pub received_bytes: u64,
+    /// Bytes that went over it.
+    pub sent_bytes: u64,
 }
 
 /// A link to another node.
@@ -236,7 +265,7 @@ impl Node {
     }
 
     /// Asks all nodes that are up at once.
-    async fn of_all<T, F: Future<Output = Option<T>>>(
+    pub(crate) async fn of_all<T, F: Future<Output = Option<T>>>(
         &self,
         ask: impl Fn(NodeId) -> F,
     ) -> Observed<T> {
@@ -327,6 +356,16 @@ impl Node {
             .collect()
     }
 
+    fn link_traffic(&self) -> Vec<LinkTraffic> {
+        let links = self.transport().map_or_else(Vec::new, Transport::links);
+        let told = links.into_iter().map(|link| LinkTraffic {
+            peer: link.hello.name,
+            received_bytes: link.received_bytes,
+            sent_bytes: link.sent_bytes,
+        });
+        told.collect()
+    }
+
     /// This node's own process.
     pub fn process(&self) -> NodeInfo {
         let (received_bytes, sent_bytes) = self.registry().traffic();
@@ -336,7 +375,7 @@ impl Node {
             processors: std::thread::available_parallelism().map_or(1, |n| n.get() as u64),
             memory_used: memory_used().unwrap_or(0),
             fd_used: std::fs::read_dir("/proc/self/fd").map_or(0, |all| all.count() as u64),
-            fd_total: fd_total().unwrap_or(0),
+            fd_total: limit("Max open files").unwrap_or(0),
             alarm: self.low().memory,
             low_on_disk: self.low().disk,
             queued_bytes: self.queued_bytes(),
@@ -350,6 +389,13 @@ impl Node {
             serves: self.metadata().may_route() && !self.is_stopping(),
             shards_held: self.held(),
             shards_led: self.leaders().of(self.id()).len() as u64,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            threads: threads().unwrap_or(0),
+            threads_total: limit("Max processes"),
+            run_queue: self.waiting_tasks() as u64,
+            disk_free: self.config().free_disk.as_ref().and_then(FreeDisk::ask),
+            disk_free_limit: self.settings().disk_free_limit_bytes,
+            links: self.link_traffic(),
         }
     }
 }
@@ -421,6 +467,7 @@ async fn answer_to(node: &Arc<Node>, question: serde_json::Value) -> Option<Vec<
             }
             serde_json::to_vec(&known.is_some()).ok()
         }
+        Question::Vhosts => serde_json::to_vec(&node.own_vhosts().await).ok(),
         Question::Digest => {
             let said = table_diff::digest(&node.metadata().table().read());
             serde_json::to_vec(&said).ok()
@@ -445,13 +492,18 @@ fn memory_used() -> Option<u64> {
     Some(kibibytes * 1024)
 }
 
-/// How many file descriptors this process may have open.
-fn fd_total() -> Option<u64> {
+/// Threads of this process.
+fn threads() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find(|line| line.starts_with("Threads:"))?;
+    line.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// What this process may have of something; none if there is no limit.
+fn limit(of: &str) -> Option<u64> {
     let limits = std::fs::read_to_string("/proc/self/limits").ok()?;
-    let line = limits
-        .lines()
-        .find(|line| line.starts_with("Max open files"))?;
-    line.split_whitespace().nth(3)?.parse().ok()
+    let line = limits.lines().find_map(|line| line.strip_prefix(of))?;
+    line.split_whitespace().next()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -461,7 +513,9 @@ mod tests {
     #[test]
     fn the_process_is_read_from_the_system() {
         assert!(memory_used().unwrap() > 1 << 20);
-        assert!(fd_total().unwrap() >= 64);
+        assert!(limit("Max open files").unwrap() >= 64);
+        assert!(threads().unwrap() >= 1);
+        assert_eq!(limit("Max moons"), None);
     }
 
     #[test]
