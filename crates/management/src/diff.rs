@@ -19,7 +19,9 @@ pub(crate) async fn diff(
     access.monitoring()?;
     let diff = node.table_diff(PEERS_DEADLINE).await;
     let table = node.metadata().table().read();
-    let nodes = diff.nodes.iter().map(|(id, said)| {
+    let mut said: Vec<_> = diff.nodes.iter().collect();
+    said.sort_by_key(|(id, _)| name(&table, **id));
+    let nodes = said.into_iter().map(|(id, said)| {
         let error = said.is_none().then(|| why_silent(&table, *id));
         json!({
             "node": name(&table, *id),
@@ -55,7 +57,11 @@ fn why_silent(table: &Table, id: NodeId) -> String {
 }
 
 fn described(table: &Table, difference: &Difference) -> Value {
-    let names = |ids: &[NodeId]| ids.iter().map(|id| name(table, *id)).collect::<Vec<_>>();
+    let names = |ids: &[NodeId]| {
+        let mut names: Vec<_> = ids.iter().map(|id| name(table, *id)).collect();
+        names.sort_unstable();
+        names
+    };
     let record = &difference.record;
     let mut object = json!(record.fields);
     if let Some(given) = &record.arguments {

@@ -56,3 +56,36 @@ def test_tables_are_compared_whoever_answers(cluster, eventually):
         cluster[3].signal(signal.SIGCONT)
         for number in range(20):
             node.delete(f"exchanges/%2F/diff{number}")
+
+
+def test_a_node_tells_its_links_and_a_vhost_where_it_runs(cluster, eventually):
+    for name, peers in (("node1", ["node2", "node3"]), ("node2", ["node1", "node3"])):
+        links = cluster[3].get(f"nodes/{name}").json["cluster_links"]
+        assert sorted(link["name"] for link in links) == peers, links
+        for link in links:
+            assert link["send_bytes"] > 1000 and link["recv_bytes"] > 1000, link
+            assert link["peer_port"] == next(n.links for n in cluster.nodes if n.name == link["name"]), link
+    contexts = cluster[2].get("overview").json["contexts"]
+    assert sorted((c["node"], int(c["port"])) for c in contexts) == sorted((n.name, port) for n in cluster.nodes for port in (n.http, n.https))
+    node = cluster[1]
+    assert node.put("vhosts/runs", {}) == 201
+    try:
+        assert node.get("vhosts/runs").json["cluster_state"] == {"node1": "running", "node2": "running", "node3": "running"}
+        for number in range(12):
+            assert node.put(f"queues/runs/q{number}", {"durable": True}) == 201
+            message = {"properties": {}, "routing_key": f"q{number}", "payload": "x", "payload_encoding": "string"}
+            assert node.ask("POST", "exchanges/runs/amq.default/publish", message).status == 200
+        for other in cluster.nodes:
+            eventually(lambda: other.get("vhosts/runs").json["messages"] == 12, "messages on all nodes are added up")
+        places = {q["name"]: (q["leader"], sorted(q["members"]), sorted(q["online"])) for q in node.get("queues/runs").json}
+        for name, (leader, members, online) in places.items():
+            status = node.get(f"queues/quorum/runs/{name}/status").json
+            assert leader == status["leader"] and members == online == sorted(r["node"] for r in status["replicas"])
+        cluster[3].signal(signal.SIGSTOP)
+        vhost = node.get("vhosts/runs").json
+        assert vhost["cluster_state"] == {"node1": "running", "node2": "running", "node3": "nodedown"}
+        if any(leader == "node3" for leader, _, _ in places.values()):
+            assert vhost["messages"] < 12, "what its node does not tell is not counted"
+    finally:
+        cluster[3].signal(signal.SIGCONT)
+        assert node.delete("vhosts/runs") == 204
