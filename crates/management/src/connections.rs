@@ -266,7 +266,12 @@ pub(crate) async fn channel_named(
     let row = channel_rows(&seen)
         .into_iter()
         .find(|row| row["name"] == name.as_str());
-    row.map(Json).ok_or_else(none)
+    let mut row = row.ok_or_else(none)?;
+    let of_connection = |info: &ConnectionInfo| info.name == connection;
+    let (mut consumers, _) = consumer_rows(&node, &access, of_connection).await;
+    consumers.retain(|consumer| consumer["channel_details"]["name"] == name.as_str());
+    row["consumer_details"] = json!(consumers);
+    Ok(Json(row))
 }
 
 pub(crate) async fn consumers(

@@ -6,14 +6,20 @@
 
 use crate::error::Error;
 use crate::extract::{Names, Parameters};
-use crate::{PEERS_DEADLINE, Shared, change};
+use crate::nodes::named;
+use crate::{CHANGE_DEADLINE, PEERS_DEADLINE, Shared, change};
 use axum::Json;
 use axum::extract::State;
 use serde_json::{Value, json};
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
 use warren_model::{Command, NodeId};
 use warren_node::Node;
-use warren_routing::{NodeRecord, Table};
+use warren_routing::Table;
+
+/// How often the table is looked at for nodes that have died.
+const LOOK_AFTER: Duration = Duration::from_millis(50);
 
 /// What of a node is to move, has moved, and cannot move.
 pub(crate) struct Holdings {
@@ -59,39 +65,12 @@ impl Holdings {
     }
 }
 
-/// What the processes of the nodes that are drained hold. Asks nobody while there is no such node.
-pub(crate) async fn held_by_drained(node: &Arc<Node>) -> Vec<(NodeId, u64)> {
-    let any = {
-        let table = node.metadata().table().read();
-        table.nodes().any(|member| table.is_draining(member.id))
-    };
-    if !any {
-        return Vec::new();
-    }
-    let observed = node.processes(PEERS_DEADLINE).await;
-    let all = observed.answers.into_iter();
-    all.filter_map(|(id, process)| Some((id, process.shards_held?)))
-        .collect()
-}
-
-/// Adds to a member's entry what of it is to move.
-pub(crate) fn add(
-    entry: &mut Value,
-    node: &Node,
-    table: &Table,
-    id: NodeId,
-    held: &[(NodeId, u64)],
-) {
-    let own = held.iter().find(|(of, _)| *of == id).map(|(_, held)| *held);
-    let holdings = Holdings::of(node, table, id, own).described(table.is_draining(id));
+/// Adds to a member's entry what of it is to move; `held` are the shards that it says it has replicas of.
+pub(crate) fn add(entry: &mut Value, node: &Node, table: &Table, id: NodeId, held: Option<u64>) {
+    let holdings = Holdings::of(node, table, id, held).described(table.is_draining(id));
     if let (Some(entry), Value::Object(more)) = (entry.as_object_mut(), holdings) {
         entry.extend(more);
     }
-}
-
-fn named<'a>(table: &'a Table, name: &str) -> Result<&'a NodeRecord, Error> {
-    let known = table.nodes().find(|member| member.name == name);
-    known.ok_or_else(|| Error::not_found(format!("no node '{name}' in the cluster")))
 }
 
 /// Empties a node of replicas and leaderships. Answers at once; `GET /api/cluster` shows how far it is.
@@ -110,12 +89,33 @@ pub(crate) async fn revive(
     set_draining(&node, &name, false).await
 }
 
+/// Waits until the table says of nodes that have just died that they are down, as everybody else shows them already.
+async fn settle(node: &Arc<Node>) {
+    let until = Instant::now() + CHANGE_DEADLINE;
+    while Instant::now() < until {
+        let observed = node.processes(PEERS_DEADLINE).await;
+        let is_settled = {
+            let table = node.metadata().table().read();
+            table
+                .nodes()
+                .all(|member| !member.up || observed.has_answered(member.id))
+        };
+        if is_settled {
+            return;
+        }
+        tokio::time::sleep(LOOK_AFTER).await;
+    }
+}
+
 async fn set_draining(node: &Arc<Node>, name: &str, draining: bool) -> Result<Json<Value>, Error> {
+    if draining {
+        settle(node).await;
+    }
     let id = named(&node.metadata().table().read(), name)?.id;
     change(node, Command::DrainNode { node: id, draining }).await?;
     let table = node.metadata().table().read();
     let mut answer = json!({"name": name, "node": id.to_string()});
-    add(&mut answer, node, &table, id, &[]);
+    add(&mut answer, node, &table, id, None);
     if draining {
         let others = table.nodes().filter(|member| !table.is_draining(member.id));
         let mut others: Vec<&str> = others.map(|member| member.name.as_str()).collect();
@@ -142,6 +142,7 @@ pub(crate) async fn forget(
     Names(name): Names<String>,
     parameters: Parameters,
 ) -> Result<Json<Value>, Error> {
+    settle(&node).await;
     let (id, at_risk) = {
         let table = node.metadata().table().read();
         let known = named(&table, &name)?;

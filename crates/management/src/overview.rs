@@ -1,18 +1,15 @@
-//! The cluster and its nodes in RabbitMQ's form, with no field that would have to be made up.
+//! The cluster in RabbitMQ's form, with no field that would have to be made up.
 
 use crate::access::Access;
 use crate::error::Error;
-use crate::extract::{Names, Parameters};
+use crate::extract::Parameters;
 use crate::listing::Listing;
-use crate::{PEERS_DEADLINE, Shared, connections, stats};
+use crate::{PEERS_DEADLINE, Shared, connections, nodes, stats};
 use axum::extract::State;
 use axum::{Extension, Json};
 use serde_json::{Value, json};
-use warren_node::{MessageStats, NodeInfo, Observed, add_stats};
+use warren_node::{MessageStats, add_stats};
 use warren_routing::NodeRecord;
-
-/// What can be declared.
-const EXCHANGE_TYPES: [&str; 5] = ["direct", "fanout", "headers", "topic", "x-consistent-hash"];
 
 /// What there is, as far as the user may see it. Totals of messages are those of the owners that answered; the others are named.
 pub(crate) async fn overview(
@@ -47,13 +44,18 @@ pub(crate) async fn overview(
         }
     }
     let mut churn = MessageStats::new();
-    let mut more_listeners = Vec::new();
+    let (mut more_listeners, mut contexts) = (Vec::new(), Vec::new());
     for (id, process) in &observed.answers {
         add_stats(&mut churn, &process.churn);
         if access.is_monitor() {
             add_stats(&mut stats, &process.stats);
         }
         let name = table.node(*id).map_or("", |member| member.name.as_str());
+        let of_node = nodes::contexts(table.node(*id), process).into_iter();
+        contexts.extend(of_node.map(|mut context| {
+            context["node"] = json!(name);
+            context
+        }));
         let of_node = process.listeners.iter();
         more_listeners
             .extend(of_node.filter_map(|(protocol, address)| listener(name, protocol, address)));
@@ -70,7 +72,8 @@ pub(crate) async fn overview(
         "cluster_name": node.config().cluster_name,
         "node": node.name(),
         "rates_mode": "basic",
-        "exchange_types": EXCHANGE_TYPES.map(|name| json!({"name": name, "enabled": true})),
+        "exchange_types": nodes::exchange_types(),
+        "contexts": contexts,
         "message_stats": stats::described(&stats),
         "churn_rates": stats::described(&churn),
         "object_totals": {
@@ -82,12 +85,12 @@ pub(crate) async fn overview(
         },
         "queue_totals": {"messages": ready + unacked, "messages_ready": ready, "messages_unacknowledged": unacked},
         "silent_nodes": silent.collect::<Vec<_>>(),
-        "listeners": table.nodes().filter(|member| member.up).flat_map(listeners).chain(more_listeners).collect::<Vec<_>>(),
+        "listeners": table.nodes().filter(|member| member.up && observed.has_answered(member.id)).flat_map(listeners).chain(more_listeners).collect::<Vec<_>>(),
     });
     Ok(Json(listing.narrowed(overview)))
 }
 
-fn listener(node: &str, protocol: &str, address: &str) -> Option<Value> {
+pub(crate) fn listener(node: &str, protocol: &str, address: &str) -> Option<Value> {
     let (host, port) = address.rsplit_once(':')?;
     let port: u16 = port.parse().ok()?;
     Some(
@@ -109,64 +112,4 @@ pub(crate) fn listeners(member: &NodeRecord) -> impl Iterator<Item = Value> + us
 /// The cluster's name.
 pub(crate) async fn cluster_name(State(node): Shared) -> Json<Value> {
     Json(json!({"name": node.config().cluster_name}))
-}
-
-pub(crate) async fn nodes(
-    State(node): Shared,
-    Extension(access): Extension<Access>,
-    parameters: Parameters,
-) -> Result<Json<Value>, Error> {
-    access.monitoring()?;
-    let listing = Listing::new(&parameters)?;
-    let observed = node.processes(PEERS_DEADLINE).await;
-    let table = node.metadata().table().read();
-    let mut members: Vec<&NodeRecord> = table.nodes().collect();
-    members.sort_by_key(|member| &member.name);
-    let rows = members.iter().map(|member| described(member, &observed));
-    let rows = rows.collect();
-    drop(table);
-    Ok(Json(listing.of_rows(rows)?))
-}
-
-pub(crate) async fn node(
-    State(node): Shared,
-    Extension(access): Extension<Access>,
-    Names(name): Names<String>,
-) -> Result<Json<Value>, Error> {
-    access.monitoring()?;
-    let observed = node.processes(PEERS_DEADLINE).await;
-    let table = node.metadata().table().read();
-    let member = table.nodes().find(|member| member.name == name);
-    member
-        .map(|member| Json(described(member, &observed)))
-        .ok_or_else(|| Error::not_found(format!("no node '{name}' in the cluster")))
-}
-
-/// A node as the table knows it, and what it says of itself if it answers: one that does not is not running, whatever the table says.
-fn described(member: &NodeRecord, observed: &Observed<NodeInfo>) -> Value {
-    let process = observed.answers.iter().find(|(id, _)| *id == member.id);
-    let mut row = json!({
-        "name": member.name,
-        "type": "disc",
-        "running": member.up && process.is_some(),
-        "node_id": member.id.to_string(),
-        "incarnation": member.incarnation.0,
-    });
-    if let Some((_, process)) = process {
-        row["uptime"] = json!(process.uptime_ms);
-        row["os_pid"] = json!(process.os_pid.to_string());
-        row["processors"] = json!(process.processors);
-        row["mem_used"] = json!(process.memory_used);
-        row["mem_alarm"] = json!(process.alarm);
-        row["disk_free_alarm"] = json!(process.low_on_disk);
-        row["fd_used"] = json!(process.fd_used);
-        row["fd_total"] = json!(process.fd_total);
-        row["sockets_used"] = json!(process.connections);
-        row["queued_bytes"] = json!(process.queued_bytes);
-        row["queued_bytes_limit"] = json!(process.queued_bytes_limit);
-        row["connections"] = json!(process.connections);
-        row["serves_clients"] = json!(process.serves);
-        row["message_stats"] = stats::described(&process.stats);
-    }
-    row
 }

@@ -19,9 +19,9 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use tokio::time::Instant;
 use warren_model::command::{DeclareQueue, Place};
-use warren_model::{Command, Outcome, QueueId, SessionId};
+use warren_model::{Command, Outcome, QueueId, SessionId, ShardId};
 use warren_node::{Node, Ownership, QueueStats};
-use warren_routing::{QueueView, Table};
+use warren_routing::{NodeRecord, QueueView, Table};
 
 /// A queue to be listed.
 pub(crate) struct Key {
@@ -53,6 +53,7 @@ async fn listed(
     parameters: &Parameters,
 ) -> Result<Json<Value>, Error> {
     let listing = Listing::new(parameters)?;
+    let detail = Detail::asked(parameters);
     let vhosts = access.vhosts(&node.metadata().table().read(), vhost)?;
     let mut all = Vec::new();
     for vhost in &vhosts {
@@ -60,7 +61,7 @@ async fn listed(
     }
     let mut chosen = listing.filter(all, |key| key.name.as_str());
     if listing.sorts() {
-        let mut rows = rows(node, &chosen.items).await;
+        let mut rows = rows(node, &chosen.items, detail).await;
         listing.sort(&mut rows);
         let rows = listing.page(Chosen::made_of(chosen, rows))?;
         return Ok(Json(listing.answer(rows)));
@@ -69,7 +70,7 @@ async fn listed(
         chosen.items.reverse();
     }
     let chosen = listing.page(chosen)?;
-    let rows = rows(node, &chosen.items).await;
+    let rows = rows(node, &chosen.items, detail).await;
     Ok(Json(listing.answer(Chosen::made_of(chosen, rows))))
 }
 
@@ -98,15 +99,15 @@ pub(crate) async fn keys(node: &Node, vhost: &str, into: &mut Vec<Key>) {
 }
 
 /// Rows of these queues, without those that are gone by now.
-async fn rows(node: &Arc<Node>, keys: &[Key]) -> Vec<Value> {
+async fn rows(node: &Arc<Node>, keys: &[Key], detail: Detail) -> Vec<Value> {
     // An owner names what it has faster than it is told what to name, if that is much.
     let ids = (keys.len() <= CHUNK).then(|| keys.iter().map(|key| key.id).collect());
     let epoch = || node.metadata().table().read().epoch();
     let before = epoch();
-    let mut counted = Counted::of(node, ids).await;
+    let mut counted = Counted::of(node, ids, detail).await;
     if epoch() != before {
         // Those who own the queues by now have not been asked, maybe: ask all.
-        counted = Counted::of(node, None).await;
+        counted = Counted::of(node, None, detail).await;
     }
     let mut rows = Vec::with_capacity(keys.len());
     for chunk in keys.chunks(CHUNK) {
@@ -125,16 +126,57 @@ async fn rows(node: &Arc<Node>, keys: &[Key]) -> Vec<Value> {
     rows
 }
 
+/// How much is told of queues, by RabbitMQ's parameters `disable_stats` and `enable_queue_totals`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Detail {
+    All,
+    /// How many messages they have.
+    Totals,
+    /// What they are declared as: no owner is asked.
+    Nothing,
+}
+
+impl Detail {
+    fn asked(parameters: &Parameters) -> Self {
+        match ["disable_stats", "enable_queue_totals"].map(|name| parameters.is_true(name)) {
+            [false, _] => Self::All,
+            [true, true] => Self::Totals,
+            [true, false] => Self::Nothing,
+        }
+    }
+}
+
 /// What owners have said of their queues.
 struct Counted {
+    detail: Detail,
     counts: std::collections::BTreeMap<QueueId, (warren_node::Counts, QueueStats)>,
     silent: Vec<warren_model::NodeId>,
 }
 
 impl Counted {
-    async fn of(node: &Arc<Node>, ids: Option<Vec<QueueId>>) -> Self {
-        let (counts, silent) = node.queue_counts(ids, PEERS_DEADLINE).await;
-        Self { counts, silent }
+    async fn of(node: &Arc<Node>, ids: Option<Vec<QueueId>>, detail: Detail) -> Self {
+        let (counts, silent) = match detail {
+            Detail::All | Detail::Totals => node.queue_counts(ids, PEERS_DEADLINE).await,
+            Detail::Nothing => Default::default(),
+        };
+        Self {
+            detail,
+            counts,
+            silent,
+        }
+    }
+
+    /// Where the queue's replicas are, which of them run, and which one leads.
+    fn put_replicas(&self, row: &mut Value, shard: ShardId, table: &Table) {
+        let placed = table.placement(shard).map(|placed| &placed.replicas[..]);
+        let members = placed.unwrap_or_default().iter();
+        let members: Vec<_> = members.filter_map(|id| table.node(*id)).collect();
+        let runs = |member: &&&NodeRecord| member.up && !self.silent.contains(&member.id);
+        let online = members.iter().filter(runs).map(|member| &member.name);
+        row["online"] = json!(online.collect::<Vec<_>>());
+        let names = members.iter().map(|member| &member.name);
+        row["members"] = json!(names.collect::<Vec<_>>());
+        row["leader"] = row["node"].clone();
     }
 
     fn described(&self, queue: &QueueView<'_>, table: &Table, ownership: &Ownership) -> Value {
@@ -152,21 +194,34 @@ impl Counted {
         });
         let effective = table.policy_of_queue(queue.vhost, queue.name, queue.kind);
         policies::put_effective(&mut row, &effective);
+        if let Place::Shard(shard) = queue.place {
+            self.put_replicas(&mut row, shard, table);
+        }
         if owner.is_some_and(|owner| !self.silent.contains(&owner)) {
-            // Of a queue that has not been used, its owner knows nothing.
-            let (counts, stats) = self.counts.get(&queue.id).copied().unwrap_or_default();
             row["state"] = json!("running");
-            row["messages_ready"] = json!(counts.ready);
-            row["messages_unacknowledged"] = json!(counts.unacked);
-            row["messages"] = json!(counts.ready + counts.unacked);
-            row["message_bytes"] = json!(counts.bytes);
-            row["consumers"] = json!(counts.consumers);
-            let stats = stats.messages();
-            if !stats.is_empty() {
-                row["message_stats"] = crate::stats::described(&stats);
-            }
+            self.put_counts(&mut row, queue.id);
         }
         row
+    }
+
+    fn put_counts(&self, row: &mut Value, queue: QueueId) {
+        if self.detail == Detail::Nothing {
+            return;
+        }
+        // Of a queue that has not been used, its owner knows nothing.
+        let (counts, stats) = self.counts.get(&queue).copied().unwrap_or_default();
+        row["messages_ready"] = json!(counts.ready);
+        row["messages_unacknowledged"] = json!(counts.unacked);
+        row["messages"] = json!(counts.ready + counts.unacked);
+        if self.detail == Detail::Totals {
+            return;
+        }
+        row["message_bytes"] = json!(counts.bytes);
+        row["consumers"] = json!(counts.consumers);
+        let stats = stats.messages();
+        if !stats.is_empty() {
+            row["message_stats"] = crate::stats::described(&stats);
+        }
     }
 }
 
@@ -189,6 +244,7 @@ pub(crate) async fn get(
             id,
             name: name.clone(),
         }],
+        Detail::All,
     )
     .await
     .pop();

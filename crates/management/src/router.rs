@@ -4,9 +4,9 @@ use crate::bounds::{self, Bounds};
 use crate::definitions::{export, import};
 use crate::error::Error;
 use crate::{
-    PEERS_DEADLINE, access, bindings, checks, connections, exchanges, globals, limits, log,
-    membership, messages, metrics, openapi, overview, parameters, permissions, policies, queues,
-    replicas, spans, status, topic_permissions, users, vhosts,
+    PEERS_DEADLINE, access, bindings, checks, connections, diff, exchanges, globals, limits, log,
+    membership, messages, metrics, nodes, openapi, overview, parameters, permissions, policies,
+    queues, replicas, spans, status, topic_permissions, users, vhosts,
 };
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::StatusCode;
@@ -31,10 +31,13 @@ pub fn router(node: Arc<Node>) -> Router {
         .route("/api/whoami", get(users::whoami))
         .route("/api/overview", get(overview::overview))
         .route("/api/cluster-name", get(overview::cluster_name))
-        .route("/api/nodes", get(overview::nodes))
-        .route("/api/nodes/{node}", get(overview::node))
+        .route("/api/nodes", get(nodes::list))
+        .route("/api/nodes/{node}", get(nodes::get))
+        .route("/api/nodes/{node}/memory", get(nodes::memory))
         .route("/api/routing/digest", get(status::digest))
+        .route("/api/routing/diff", get(diff::diff))
         .route("/api/ring", get(status::ring))
+        .route("/api/ring/plan", get(status::plan))
         .route("/api/cluster", get(status::cluster))
         .route("/api/log", get(log::tail))
         .route("/api/extensions", get(checks::none))
@@ -54,6 +57,7 @@ pub fn router(node: Arc<Node>) -> Router {
     let import_max = bounds::import_body_max();
     let exports = Router::new()
         .route("/api/definitions", get(export::all).post(import::all))
+        .route("/api/all-configuration", get(export::all).post(import::all))
         .route(
             "/api/definitions/{vhost}",
             get(export::vhost).post(import::vhost),
@@ -258,7 +262,13 @@ fn definitions() -> Router<Arc<Node>> {
             "/api/vhosts/{vhost}/permissions",
             get(permissions::of_vhost),
         )
+        .route("/api/vhosts/{vhost}/start/{node}", post(vhosts::start))
         .route("/api/users", get(users::list))
+        .route(
+            "/api/users/without-permissions",
+            get(users::without_permissions),
+        )
+        .route("/api/users/bulk-delete", post(users::delete_all))
         .route(
             "/api/users/{user}",
             get(users::get).put(users::put).delete(users::delete),
@@ -278,6 +288,10 @@ fn definitions() -> Router<Arc<Node>> {
             get(topic_permissions::get)
                 .put(topic_permissions::put)
                 .delete(topic_permissions::delete),
+        )
+        .route(
+            "/api/topic-permissions/{vhost}/{user}/{exchange}",
+            delete(topic_permissions::delete_one),
         )
         .route("/api/permissions", get(permissions::list))
         .route(

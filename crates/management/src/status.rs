@@ -3,7 +3,7 @@
 use crate::access::Access;
 use crate::error::Error;
 use crate::extract::Parameters;
-use crate::{Shared, arguments, membership, replicas};
+use crate::{PEERS_DEADLINE, Shared, arguments, membership, replicas};
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -13,9 +13,9 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use warren_model::command::Destination;
 use warren_model::{NodeId, Refusal, ShardId};
-use warren_node::Node;
-use warren_protocol::{OwnedTable, Properties, Table, reply_name};
-use warren_routing::{BindingExplanation, Publish, RouteError, Step, Via};
+use warren_node::{Node, Ownership};
+use warren_protocol::{OwnedTable, Properties, Table as FieldTable, reply_name};
+use warren_routing::{BindingExplanation, Publish, RouteError, Step, Table, Via};
 
 /// Whether this node serves: for load balancers and for those who wait for it. Needs no login.
 pub(crate) async fn health(State(node): Shared) -> Response {
@@ -54,12 +54,13 @@ pub(crate) async fn digest(State(node): Shared) -> Json<Value> {
     )
 }
 
-/// The ring's members, where each shard's replicas are, who leads it and who should, as this node has heard.
+/// The ring's members, where each shard's replicas are, who leads it and who should, as this node has heard. A member is up if the table says so and it answers.
 pub(crate) async fn ring(
     State(node): Shared,
     Extension(access): Extension<Access>,
 ) -> Result<Json<Value>, Error> {
     access.monitoring()?;
+    let observed = node.processes(PEERS_DEADLINE).await;
     let table = node.metadata().table().read();
     let ownership = node.ownership(&table);
     let mut owned: BTreeMap<NodeId, u32> = BTreeMap::new();
@@ -71,7 +72,7 @@ pub(crate) async fn ring(
             "node": member.id.to_string(),
             "name": member.name,
             "address": member.address,
-            "up": member.up,
+            "up": member.up && observed.has_answered(member.id),
             "incarnation": member.incarnation.0,
             "shards_owned": owned.get(&member.id).copied().unwrap_or(0),
         })
@@ -92,20 +93,6 @@ pub(crate) async fn ring(
                 "replicas": replicas.map(|names| names.collect::<Vec<_>>()),
             })
         });
-    // Leadership that is to go home, which it does when its node has caught up.
-    let moves = ownership
-        .of_shards()
-        .zip(ownership.preferred())
-        .zip(0u16..)
-        .filter(|((leader, preferred), _)| preferred.is_some() && leader != preferred)
-        .map(|((leader, preferred), shard)| {
-            json!({
-                "shard": shard,
-                "what": "leadership",
-                "from": leader.and_then(name),
-                "to": preferred.and_then(name),
-            })
-        });
     let given = replicas::given(&table).map(|(shard, from, to)| {
         json!({
             "shard": shard.0,
@@ -120,18 +107,50 @@ pub(crate) async fn ring(
         "members": members.collect::<Vec<_>>(),
         "owners": owners.collect::<Vec<_>>(),
         "placements": shards.collect::<Vec<_>>(),
-        "moves": moves.collect::<Vec<_>>(),
+        "moves": moves(&table, &ownership),
         "given": given.collect::<Vec<_>>(),
     })))
 }
 
-/// The metadata group as this node sees it.
+/// The moves that are to come.
+pub(crate) async fn plan(
+    State(node): Shared,
+    Extension(access): Extension<Access>,
+) -> Result<Json<Value>, Error> {
+    access.monitoring()?;
+    let table = node.metadata().table().read();
+    let ownership = node.ownership(&table);
+    Ok(Json(
+        json!({"epoch": ownership.epoch(), "moves": moves(&table, &ownership)}),
+    ))
+}
+
+/// Leadership that is to go home, which it does when its node has caught up.
+fn moves(table: &Table, ownership: &Ownership) -> Vec<Value> {
+    let name = |id: NodeId| table.node(id).map(|node| node.name.as_str());
+    let all = ownership
+        .of_shards()
+        .zip(ownership.preferred())
+        .zip(0u16..)
+        .filter(|((leader, preferred), _)| preferred.is_some() && leader != preferred)
+        .map(|((leader, preferred), shard)| {
+            json!({
+                "shard": shard,
+                "what": "leadership",
+                "from": leader.and_then(name),
+                "to": preferred.and_then(name),
+            })
+        });
+    all.collect()
+}
+
+/// The metadata group as this node sees it. A member is up if the table says so and it answers.
 pub(crate) async fn cluster(
     State(node): Shared,
     Extension(access): Extension<Access>,
 ) -> Result<Json<Value>, Error> {
     access.monitoring()?;
-    let held = membership::held_by_drained(&node).await;
+    let observed = node.processes(PEERS_DEADLINE).await;
     let status = node.metadata().status();
     let table = node.metadata().table().read();
     let members = status.members.iter().map(|member| {
@@ -142,14 +161,16 @@ pub(crate) async fn cluster(
             "address": known.map(|known| &known.address),
             "amqp": known.map(|known| &known.amqp),
             "http": known.map(|known| &known.http),
-            "up": member.up,
+            "up": member.up && observed.has_answered(member.node),
             "linked": member.linked,
             "voter": member.voter,
             "level": member.knows.map(|level| level.0),
             "incarnation": known.map(|known| known.incarnation.0),
             "last_seen_ms": member.last_seen.map(|ago| u64::try_from(ago.as_millis()).unwrap_or(u64::MAX)),
         });
-        membership::add(&mut entry, &node, &table, member.node, &held);
+        let process = observed.of(member.node);
+        let held = process.and_then(|process| process.shards_held);
+        membership::add(&mut entry, &node, &table, member.node, held);
         entry
     });
     let leader = status
@@ -178,7 +199,7 @@ pub(crate) async fn explain(
     let (vhost, exchange, key) = (
         parameters.get("vhost").unwrap_or("/"),
         crate::exchange_name(text("exchange")),
-        text("key"),
+        parameters.get("routing_key").unwrap_or_else(|| text("key")),
     );
     crate::check_name("routing key", key)?;
     let mut headers = OwnedTable::new();
@@ -191,7 +212,7 @@ pub(crate) async fn explain(
     }
     let headers = headers.to_bytes();
     let mut properties = Vec::new();
-    if let Ok(headers) = Table::parse(&headers)
+    if let Ok(headers) = FieldTable::parse(&headers)
         && !headers.is_empty()
     {
         Properties {
@@ -234,11 +255,12 @@ pub(crate) async fn explain(
     let error = refusal
         .or_else(|| refused?.err())
         .map(|refusal| error(&refusal));
-    let applied_index = table.index();
+    let (applied_index, ring_epoch) = (table.index(), ownership.epoch());
     drop(table);
     Ok(Json(json!({
         "node": node.name(),
         "applied_index": applied_index,
+        "ring_epoch": ring_epoch,
         "user": user,
         "queue_write_checks": node.settings().queue_write_checks,
         "vhost": vhost,
@@ -286,7 +308,7 @@ fn binding(binding: &BindingExplanation) -> Value {
     })
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes
         .iter()
         .fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {

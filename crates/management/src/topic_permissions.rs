@@ -143,3 +143,27 @@ pub(crate) async fn delete(
     change(&node, clear).await?;
     Ok(StatusCode::NO_CONTENT)
 }
+
+/// Takes those of a user in a virtual host away that are about one exchange.
+pub(crate) async fn delete_one(
+    State(node): Shared,
+    Names((vhost, user, exchange)): Names<(String, String, String)>,
+) -> Result<StatusCode, Error> {
+    let exchange = exchange_name(&exchange).to_owned();
+    {
+        let table = node.metadata().table().read();
+        check_ends(&table, Some(&vhost), Some(&user))?;
+        if table.topic_permission(&user, &vhost, &exchange).is_none() {
+            return Err(Error::not_found(format!(
+                "user '{user}' has no topic permission for exchange '{exchange}' in vhost '{vhost}'"
+            )));
+        }
+    }
+    let clear = Command::ClearTopicPermissions {
+        user,
+        vhost,
+        exchange: Some(exchange),
+    };
+    change(&node, clear).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -10,6 +10,7 @@ use axum::{Extension, Json};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use warren_model::Command;
 use warren_model::command::{PasswordHashing, User};
 use warren_node::{Node, check_argon2id};
@@ -137,6 +138,37 @@ pub(crate) async fn delete(
         return Err(no_user(&name));
     }
     change(&node, Command::DeleteUser { name }).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Users who may do nothing in any virtual host.
+pub(crate) async fn without_permissions(
+    State(node): Shared,
+    Extension(access): Extension<Access>,
+    parameters: Parameters,
+) -> Result<Json<Value>, Error> {
+    access.administrator()?;
+    listing::of_table(&node, &parameters, |table| {
+        let with: BTreeSet<&str> = table.permissions().map(|p| p.user.as_str()).collect();
+        let without = table.users().filter(|u| !with.contains(u.name.as_str()));
+        Ok(without.map(|user| described(table, user)).collect())
+    })
+}
+
+/// Deletes the users that the body names, as far as they are there, as in RabbitMQ.
+pub(crate) async fn delete_all(State(node): Shared, body: Body) -> Result<StatusCode, Error> {
+    let bad = || Error::bad_request("users must be a list of names");
+    let names = body.0.get("users").ok_or_else(bad)?;
+    let names = names.as_array().ok_or_else(bad)?.iter();
+    let names: Vec<&str> = names
+        .map(|name| name.as_str().ok_or_else(bad))
+        .collect::<Result<_, _>>()?;
+    for name in names {
+        if node.metadata().table().read().user(name).is_some() {
+            let name = name.to_owned();
+            change(&node, Command::DeleteUser { name }).await?;
+        }
+    }
     Ok(StatusCode::NO_CONTENT)
 }
 

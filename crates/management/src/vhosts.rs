@@ -3,13 +3,17 @@
 use crate::access::Access;
 use crate::error::Error;
 use crate::extract::{Body, Names, Parameters};
-use crate::{Shared, change, check_name, listing, users};
+use crate::nodes::named;
+use crate::{PEERS_DEADLINE, Shared, change, check_name, listing, stats, users};
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::{Extension, Json};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use warren_model::Command;
 use warren_model::command::{Permission, VhostDetails};
+use warren_node::{Node, Observed, VhostTotals};
 use warren_routing::{Table, queue_types};
 
 /// The type of queues where no other is the default.
@@ -28,6 +32,40 @@ fn described(table: &Table, name: &str) -> Value {
         "metadata": {"description": said.description, "tags": said.tags, "default_queue_type": default},
         "tracing": false,
     })
+}
+
+/// What is in the virtual hosts, on nodes that answer.
+struct Contents {
+    totals: BTreeMap<String, VhostTotals>,
+    observed: Observed<()>,
+}
+
+impl Contents {
+    async fn ask(node: &Arc<Node>) -> Self {
+        let (totals, observed) = node.vhost_totals(PEERS_DEADLINE).await;
+        Self { totals, observed }
+    }
+
+    /// A virtual host with what is in it. Each node that runs has all of them.
+    fn described(&self, table: &Table, name: &str) -> Value {
+        let mut row = described(table, name);
+        let totals = self.totals.get(name).cloned().unwrap_or_default();
+        let states = table.nodes().map(|member| {
+            let runs = member.up && self.observed.has_answered(member.id);
+            let state = if runs { "running" } else { "nodedown" };
+            (member.name.clone(), json!(state))
+        });
+        if let Some(row) = row.as_object_mut() {
+            row.insert("cluster_state".into(), Value::Object(states.collect()));
+            row.insert("messages".into(), json!(totals.ready + totals.unacked));
+            row.insert("messages_ready".into(), json!(totals.ready));
+            row.insert("messages_unacknowledged".into(), json!(totals.unacked));
+            row.insert("message_stats".into(), stats::described(&totals.stats));
+            stats::put(row, "recv_oct", totals.received);
+            stats::put(row, "send_oct", totals.sent);
+        }
+        row
+    }
 }
 
 /// The virtual host in an export, with what is said of it, if anything is.
@@ -83,9 +121,11 @@ pub(crate) async fn list(
     Extension(access): Extension<Access>,
     parameters: Parameters,
 ) -> Result<Json<Value>, Error> {
+    let contents = Contents::ask(&node).await;
     listing::of_table(&node, &parameters, |table| {
         let vhosts = access.vhosts(table, None)?;
-        Ok(vhosts.iter().map(|name| described(table, name)).collect())
+        let rows = vhosts.iter().map(|name| contents.described(table, name));
+        Ok(rows.collect())
     })
 }
 
@@ -94,9 +134,30 @@ pub(crate) async fn get(
     Extension(access): Extension<Access>,
     Names(name): Names<String>,
 ) -> Result<Json<Value>, Error> {
+    access.vhost(&node.metadata().table().read(), &name)?;
+    let contents = Contents::ask(&node).await;
     let table = node.metadata().table().read();
     access.vhost(&table, &name)?;
-    Ok(Json(described(&table, &name)))
+    Ok(Json(contents.described(&table, &name)))
+}
+
+/// A virtual host runs wherever its node does, so there is nothing to start where the node does not run.
+pub(crate) async fn start(
+    State(node): Shared,
+    Names((vhost, name)): Names<(String, String)>,
+) -> Result<StatusCode, Error> {
+    let observed = node.processes(PEERS_DEADLINE).await;
+    let table = node.metadata().table().read();
+    if !table.vhost_exists(&vhost) {
+        return Err(Error::not_found(format!("vhost '{vhost}' not found")));
+    }
+    let member = named(&table, &name)?;
+    if observed.has_answered(member.id) {
+        return Ok(StatusCode::NO_CONTENT);
+    }
+    Err(Error::unavailable(format!(
+        "node '{name}' is down: its virtual hosts run as soon as it does"
+    )))
 }
 
 /// Makes a virtual host, in which whoever makes it may do everything, as in RabbitMQ. Of one that is there, it changes what the body names.

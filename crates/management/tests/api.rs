@@ -504,3 +504,19 @@ async fn rebalancing_and_actions_on_queues_are_taken() {
     }
     assert_eq!(api.get("ring").await["given"], json!([]));
 }
+
+/// A node that is alone has the same table as itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn tables_are_compared() {
+    let api = ready().await;
+    let diff = api.get("routing/diff").await;
+    let digest = api.get("routing/digest").await;
+    assert_eq!(
+        (&diff["equal"], &diff["differences"], &diff["more"]),
+        (&json!(true), &json!([]), &json!(false))
+    );
+    assert_eq!(
+        diff["nodes"],
+        json!([{"node": "node1", "applied_index": digest["applied_index"], "digest": digest["digest"], "error": null}])
+    );
+}

@@ -183,6 +183,8 @@ async fn a_connection_and_what_belongs_to_it_are_shown() {
     assert_eq!(consumer["arguments"], json!({"x-priority": 5}));
     assert_eq!(api.get("consumers/%2F").await, consumers);
     assert_eq!(api.get("queues/%2F/q").await["consumer_details"], consumers);
+    let channel = api.get(&format!("channels/{PATH}%20(1)")).await;
+    assert_eq!(channel["consumer_details"], consumers);
 
     let queue = until(&api, "queues/%2F/q", |q| q["message_stats"]["ack"] == 1).await;
     let stats = &queue["message_stats"];

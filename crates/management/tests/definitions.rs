@@ -149,7 +149,8 @@ async fn queues_are_as_if_declared_over_amqp() {
     assert_eq!(consumers, Some(json!([])));
     let expected = json!({
         "name": "a/b%", "vhost": "/", "type": "classic", "durable": true, "auto_delete": false, "exclusive": false, "arguments": arguments, "node": "node1",
-        "state": "running", "messages_ready": 0, "messages_unacknowledged": 0, "messages": 0, "message_bytes": 0, "consumers": 0
+        "state": "running", "messages_ready": 0, "messages_unacknowledged": 0, "messages": 0, "message_bytes": 0, "consumers": 0,
+        "leader": "node1", "members": ["node1"], "online": ["node1"]
     });
     assert_eq!(queue, expected);
     assert_eq!(api.get("queues").await, json!([expected]));

@@ -15,7 +15,7 @@ use warren_model::command::Place;
 use warren_model::{NodeId, QueueId};
 use warren_queue::Counts;
 use warren_routing::Table;
-use warren_transport::{Frame, Lane, ReplyTo};
+use warren_transport::{Frame, ReplyTo};
 
 /// What a lane says of one of its queues.
 pub(crate) type Counted = (QueueId, Counts, QueueStats);
@@ -158,19 +158,11 @@ impl Node {
             .zip(questions.keys())
             .map(|(wanted, &peer)| async move {
                 let head = Bytes::copy_from_slice(&rkyv::to_bytes::<rancor::Error>(wanted).ok()?);
-                let reply = self
-                    .transport()?
-                    .request(
-                        peer,
-                        Lane::Delivery,
-                        Frame {
-                            head,
-                            bulk: Bytes::new(),
-                        },
-                        deadline,
-                    )
-                    .await
-                    .ok()?;
+                let frame = Frame {
+                    head,
+                    bulk: Bytes::new(),
+                };
+                let reply = self.ask_peer(peer, frame, deadline).await?;
                 rkyv::from_bytes::<Vec<Row>, rancor::Error>(&reply.bulk).ok()
             });
         let (here, there) = tokio::join!(here, join_all(asked));

@@ -34,7 +34,9 @@ mod replicas;
 mod roster;
 mod routes;
 pub mod spans;
+mod table_diff;
 mod traffic;
+mod vhosts;
 mod view;
 mod wire;
 mod worker;
@@ -46,10 +48,12 @@ pub use credentials::check_argon2id;
 pub use latency::Latency;
 pub use meter::{MessageStats, Rated, add_stats};
 pub use node::{Node, NodeError};
-pub use observe::{LinkStatus, NodeInfo, Observed};
+pub use observe::{LinkStatus, LinkTraffic, NodeInfo, Observed};
 pub use registry::{
     Certificate, ChannelInfo, ConnectionInfo, ConsumerInfo, Detail, Live, Origin, TlsPeer,
 };
+pub use table_diff::{Described, Difference, TableDiff, TableDigest};
+pub use vhosts::VhostTotals;
 pub use view::Ownership;
 pub use warren_consensus::ShardStatus;
 pub use warren_model::command::PasswordHashing;

@@ -690,6 +690,11 @@ impl Node {
         }
     }
 
+    /// Tasks that wait for a thread where lanes and sessions run.
+    pub(crate) fn waiting_tasks(&self) -> usize {
+        self.work.metrics().global_queue_depth()
+    }
+
     pub(crate) fn alarms(&self) -> &Alarms {
         &self.alarms
     }

@@ -2,20 +2,23 @@
 //!
 //! Questions and answers are JSON in which everything has a default, so that nodes of neighbouring releases understand what both know. A question has an
 //! empty head, by which it is told from one for counts on the same lane; it lies in the bulk. Nodes that do not answer in time are named, and nobody
-//! waits longer than the deadline for them.
+//! waits longer than the deadline for them, nor for one from which nothing has come for some heartbeats.
 
+use crate::alarms::FreeDisk;
 use crate::meter::{MessageStats, add_stats};
 use crate::node::Node;
 use crate::registry::{ConnectionInfo, Detail};
+use crate::table_diff;
 use bytes::Bytes;
 use futures::future::join_all;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 use warren_model::NodeId;
+use warren_routing::Table;
 use warren_transport::{Frame, Lane, ReplyTo, Transport};
 
 /// Connections in one answer.
@@ -23,13 +26,16 @@ const PAGE: usize = 1000;
 /// Exchanges in one answer.
 const EXCHANGES: usize = 10_000;
 /// How long a node's own connections may take to tell how they are.
-const LIVE_DEADLINE: Duration = Duration::from_millis(500);
+pub(crate) const LIVE_DEADLINE: Duration = Duration::from_millis(500);
+/// A node whose link brings nothing for so many looks at it, three heartbeats long, is dead or stands still.
+const SILENT_LOOKS: u32 = 12;
+const LOOK_AFTER: Duration = Duration::from_millis(50);
 /// A closed connection that is still there after this is cut off. A little more than its client has to answer.
 const KILL_AFTER: Duration = Duration::from_secs(6);
 
 #[derive(Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "snake_case")]
-enum Question {
+pub(crate) enum Question {
     Connections {
         #[serde(default)]
         after: u64,
@@ -48,6 +54,20 @@ enum Question {
         number: u64,
         name: String,
         reason: String,
+    },
+    /// What is in virtual hosts.
+    Vhosts,
+    /// The routing table's digest.
+    Digest,
+    /// Sums over the parts of the routing table.
+    Sums,
+    /// Hashes of the records of some parts.
+    Hashes {
+        buckets: BTreeSet<u16>,
+    },
+    /// What records say, by their hashes.
+    Describe {
+        hashes: BTreeSet<u64>,
     },
 }
 
@@ -104,6 +124,32 @@ pub struct NodeInfo {
     pub shards_held: Option<u64>,
     /// Shards that it leads now.
     pub shards_led: u64,
+    /// Its release.
+    pub version: String,
+    /// Threads.
+    pub threads: u64,
+    /// Threads that its user may have; none if there is no limit.
+    pub threads_total: Option<u64>,
+    /// Tasks that wait for a thread of those that serve clients and queues.
+    pub run_queue: u64,
+    /// Bytes that are free where its data lies, if that can be told.
+    pub disk_free: Option<u64>,
+    /// Fewer than so many raise the alarm.
+    pub disk_free_limit: u64,
+    /// Its links to other nodes.
+    pub links: Vec<LinkTraffic>,
+}
+
+/// What went over a node's link to another one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LinkTraffic {
+    /// The other node's name.
+    pub peer: String,
+    /// Bytes that came over it.
+    pub received_bytes: u64,
+    /// Bytes that went over it.
+    pub sent_bytes: u64,
 }
 
 /// A link to another node.
@@ -126,6 +172,19 @@ pub struct Observed<T> {
     pub answers: Vec<(NodeId, T)>,
     /// They are up by the table, and did not answer in time.
     pub silent: Vec<NodeId>,
+}
+
+impl<T> Observed<T> {
+    /// What a node has said, if it has answered.
+    pub fn of(&self, node: NodeId) -> Option<&T> {
+        let mut all = self.answers.iter();
+        all.find(|(id, _)| *id == node).map(|(_, said)| said)
+    }
+
+    /// Whether a node has answered.
+    pub fn has_answered(&self, node: NodeId) -> bool {
+        self.of(node).is_some()
+    }
 }
 
 impl Node {
@@ -206,7 +265,7 @@ impl Node {
     }
 
     /// Asks all nodes that are up at once.
-    async fn of_all<T, F: Future<Output = Option<T>>>(
+    pub(crate) async fn of_all<T, F: Future<Output = Option<T>>>(
         &self,
         ask: impl Fn(NodeId) -> F,
     ) -> Observed<T> {
@@ -232,7 +291,7 @@ impl Node {
         observed
     }
 
-    async fn ask<T: DeserializeOwned>(
+    pub(crate) async fn ask<T: DeserializeOwned>(
         self: &Arc<Self>,
         node: NodeId,
         question: &Question,
@@ -243,13 +302,36 @@ impl Node {
         } else {
             let frame = Frame::new(Bytes::new(), serde_json::to_vec(question).ok()?);
             let left = until.saturating_duration_since(Instant::now());
-            let transport = self.transport()?;
-            let reply = transport.request(node, Lane::Delivery, frame, left).await;
-            reply.ok()?.bulk.to_vec()
+            self.ask_peer(node, frame, left).await?.bulk.to_vec()
         };
         serde_json::from_slice(&bytes)
             .inspect_err(|error| tracing::warn!(%node, %error, "a node's answer for operators cannot be read"))
             .ok()
+    }
+
+    /// Asks another node, and waits as long as it lives: one that was killed or stands still is given up long before its link is.
+    pub(crate) async fn ask_peer(
+        &self,
+        node: NodeId,
+        frame: Frame,
+        deadline: Duration,
+    ) -> Option<Frame> {
+        let transport = self.transport()?;
+        let silent = async {
+            // Looks are counted, not time, so that it is not the other's silence if this process stood still.
+            let (mut heard, mut looks) = (transport.heard(node), 0);
+            while looks < SILENT_LOOKS {
+                tokio::time::sleep(LOOK_AFTER).await;
+                let now = transport.heard(node);
+                looks = if now == heard { looks + 1 } else { 0 };
+                heard = now;
+            }
+        };
+        tokio::select! {
+            biased;
+            reply = transport.request(node, Lane::Delivery, frame, deadline) => reply.ok(),
+            () = silent => None,
+        }
     }
 
     /// This node's own client connections.
@@ -274,6 +356,16 @@ impl Node {
             .collect()
     }
 
+    fn link_traffic(&self) -> Vec<LinkTraffic> {
+        let links = self.transport().map_or_else(Vec::new, Transport::links);
+        let told = links.into_iter().map(|link| LinkTraffic {
+            peer: link.hello.name,
+            received_bytes: link.received_bytes,
+            sent_bytes: link.sent_bytes,
+        });
+        told.collect()
+    }
+
     /// This node's own process.
     pub fn process(&self) -> NodeInfo {
         let (received_bytes, sent_bytes) = self.registry().traffic();
@@ -283,7 +375,7 @@ impl Node {
             processors: std::thread::available_parallelism().map_or(1, |n| n.get() as u64),
             memory_used: memory_used().unwrap_or(0),
             fd_used: std::fs::read_dir("/proc/self/fd").map_or(0, |all| all.count() as u64),
-            fd_total: fd_total().unwrap_or(0),
+            fd_total: limit("Max open files").unwrap_or(0),
             alarm: self.low().memory,
             low_on_disk: self.low().disk,
             queued_bytes: self.queued_bytes(),
@@ -297,6 +389,13 @@ impl Node {
             serves: self.metadata().may_route() && !self.is_stopping(),
             shards_held: self.held(),
             shards_led: self.leaders().of(self.id()).len() as u64,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            threads: threads().unwrap_or(0),
+            threads_total: limit("Max processes"),
+            run_queue: self.waiting_tasks() as u64,
+            disk_free: self.config().free_disk.as_ref().and_then(FreeDisk::ask),
+            disk_free_limit: self.settings().disk_free_limit_bytes,
+            links: self.link_traffic(),
         }
     }
 }
@@ -368,6 +467,20 @@ async fn answer_to(node: &Arc<Node>, question: serde_json::Value) -> Option<Vec<
             }
             serde_json::to_vec(&known.is_some()).ok()
         }
+        Question::Vhosts => serde_json::to_vec(&node.own_vhosts().await).ok(),
+        Question::Digest => {
+            let said = table_diff::digest(&node.metadata().table().read());
+            serde_json::to_vec(&said).ok()
+        }
+        Question::Sums => serde_json::to_vec(&node.look_through(table_diff::sums).await?).ok(),
+        Question::Hashes { buckets } => {
+            let look = move |table: &Table| table_diff::hashes(table, &buckets);
+            serde_json::to_vec(&node.look_through(look).await?).ok()
+        }
+        Question::Describe { hashes } => {
+            let look = move |table: &Table| table_diff::describe(table, &hashes);
+            serde_json::to_vec(&node.look_through(look).await?).ok()
+        }
     }
 }
 
@@ -379,13 +492,18 @@ fn memory_used() -> Option<u64> {
     Some(kibibytes * 1024)
 }
 
-/// How many file descriptors this process may have open.
-fn fd_total() -> Option<u64> {
+/// Threads of this process.
+fn threads() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find(|line| line.starts_with("Threads:"))?;
+    line.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// What this process may have of something; none if there is no limit.
+fn limit(of: &str) -> Option<u64> {
     let limits = std::fs::read_to_string("/proc/self/limits").ok()?;
-    let line = limits
-        .lines()
-        .find(|line| line.starts_with("Max open files"))?;
-    line.split_whitespace().nth(3)?.parse().ok()
+    let line = limits.lines().find_map(|line| line.strip_prefix(of))?;
+    line.split_whitespace().next()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -395,7 +513,9 @@ mod tests {
     #[test]
     fn the_process_is_read_from_the_system() {
         assert!(memory_used().unwrap() > 1 << 20);
-        assert!(fd_total().unwrap() >= 64);
+        assert!(limit("Max open files").unwrap() >= 64);
+        assert!(threads().unwrap() >= 1);
+        assert_eq!(limit("Max moons"), None);
     }
 
     #[test]

@@ -22,6 +22,7 @@ mod bindings;
 mod check;
 mod declare;
 mod delete;
+mod describe;
 mod digest;
 mod exchange;
 mod explain;
@@ -46,6 +47,7 @@ mod view;
 
 pub use apply::{Applied, Change, Event};
 pub use check::Check;
+pub use describe::{RecordDescription, describe_record};
 pub use explain::{BindingExplanation, Explanation, Step, Via};
 pub use import::Effect;
 pub use limits::Limits;

@@ -51,6 +51,10 @@ pub struct LinkInfo {
     pub dialled: bool,
     /// Bytes that wait to be written, over all lanes.
     pub queued_bytes: usize,
+    /// Bytes of datagrams that came over it.
+    pub received_bytes: u64,
+    /// Bytes of datagrams that went over it.
+    pub sent_bytes: u64,
 }
 
 /// What a writer gathers at most before it writes.
@@ -164,6 +168,7 @@ impl Link {
     }
 
     pub(crate) fn info(&self) -> LinkInfo {
+        let stats = self.connection.stats();
         LinkInfo {
             hello: self.hello.clone(),
             link: self.id,
@@ -171,6 +176,8 @@ impl Link {
             since: self.since,
             dialled: self.dialled,
             queued_bytes: self.queues.iter().map(LaneQueue::bytes).sum(),
+            received_bytes: stats.udp_rx.bytes,
+            sent_bytes: stats.udp_tx.bytes,
         }
     }
 

@@ -189,6 +189,12 @@ impl Transport {
             .collect()
     }
 
+    /// How many datagrams came from that node over its link; none without a link. While the node lives, its heartbeats make this grow.
+    pub fn heard(&self, from: NodeId) -> Option<u64> {
+        let link = self.inner.link(from)?;
+        Some(link.connection.stats().udp_rx.datagrams)
+    }
+
     /// Bytes that wait to be written to that node on that lane: grows when the node takes in less than it is sent.
     pub fn queued_bytes(&self, to: NodeId, lane: Lane) -> usize {
         if to == self.inner.own {

@@ -210,8 +210,7 @@ key = "certificates/server.key"
 ca = "certificates/clients.pem"
 login_from = "common_name"
 [limits]
-login_failures_per_minute = 0
-{self.limits}
+{self.limits or "login_failures_per_minute = 0"}
 """)
         return path
 
@@ -288,9 +287,9 @@ def cluster(admin_cluster: Cluster) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def new_cluster(tmp_path: Path) -> Callable[[int], Cluster]:
+def new_cluster(tmp_path: Path) -> Callable[..., Cluster]:
     """Makes a cluster of so many nodes, not started, that the test stops itself."""
-    return lambda count: Cluster(tmp_path / "cluster", count=count)
+    return lambda count, limits="": Cluster(tmp_path / "cluster", limits, count)
 
 
 @pytest.fixture

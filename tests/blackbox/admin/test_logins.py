@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import http.client
 import threading
 import time
 
@@ -122,3 +123,29 @@ def test_a_burst_of_logins_does_not_stall_the_node(user):
     assert published > 20, "all the while messages are confirmed"
     assert slowest < 1.0, f"a confirm took {slowest} s"
     assert node.get("whoami", user="someone", password="first").status == 200
+
+
+def test_who_fails_too_often_is_refused_unseen(new_cluster, eventually):
+    """From one source, over AMQP and HTTP together; other sources are not concerned, and after a while the first may try again."""
+    cluster = new_cluster(1, "login_failures_per_minute = 30")
+    node = cluster[1]
+    try:
+        cluster.start()
+        allow(node, "someone", {"password": "right", "tags": "management"})
+        assert enters(node, "right") and node.get("whoami", user="someone", password="right").status == 200
+        assert not any(enters(node, f"wrong {number}") for number in range(5)), "over AMQP"
+        started = time.monotonic()
+        for number in range(30):
+            assert node.get("whoami", user="someone", password=f"wrong {number}").status == 401
+        assert node.get("whoami", user="someone", password="right").status == 401, "the right one is refused, too"
+        assert node.get("whoami").status == 401 and not enters(node, "right"), "and other users, and AMQP"
+        assert time.monotonic() - started < 20, "it was not just slow"
+        assert "too many" in node.log(), "the log says why"
+        connection = http.client.HTTPConnection("127.0.0.1", node.http, timeout=10, source_address=("127.0.0.9", 0))
+        secret = base64.b64encode(b"someone:right").decode()
+        connection.request("GET", "/api/whoami", headers={"Authorization": f"Basic {secret}"})
+        assert connection.getresponse().status == 200, "another source is let in"
+        connection.close()
+        eventually(lambda: node.get("whoami", user="someone", password="right").status == 200, "after a while the first may try again", 30)
+    finally:
+        cluster.stop()

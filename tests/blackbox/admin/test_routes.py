@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-GETS = ["whoami", "overview", "cluster-name", "nodes", "nodes/node1", "extensions", "feature-flags", "definitions", "definitions/%2F", "connections", "channels",
+GETS = ["whoami", "overview", "cluster-name", "nodes", "nodes/node1", "nodes/node1/memory", "extensions", "feature-flags", "definitions", "definitions/%2F", "all-configuration", "connections", "channels",
         "consumers", "consumers/%2F", "exchanges", "exchanges/%2F", "exchanges/%2F/amq.topic", "exchanges/%2F/amq.topic/bindings/source",
         "exchanges/%2F/amq.topic/bindings/destination", "queues", "queues/%2F", "bindings", "bindings/%2F", "vhosts", "vhosts/%2F", "vhosts/%2F/permissions",
-        "vhosts/%2F/connections", "vhosts/%2F/channels", "users", "users/guest", "users/guest/permissions", "users/guest/connections", "permissions",
-        "permissions/%2F/guest", "topic-permissions", "topic-permissions/%2F/guest", "users/guest/topic-permissions", "vhosts/%2F/topic-permissions", "policies", "policies/%2F", "operator-policies", "operator-policies/%2F", "vhost-limits", "vhost-limits/%2F", "user-limits", "user-limits/guest", "parameters", "parameters/shovel", "parameters/shovel/%2F", "global-parameters", "connections/username/guest", "routing/digest", "routing/explain", "ring", "cluster", "aliveness-test/%2F",
+        "vhosts/%2F/connections", "vhosts/%2F/channels", "users", "users/without-permissions", "users/guest", "users/guest/permissions", "users/guest/connections", "permissions",
+        "permissions/%2F/guest", "topic-permissions", "topic-permissions/%2F/guest", "users/guest/topic-permissions", "vhosts/%2F/topic-permissions", "policies", "policies/%2F", "operator-policies", "operator-policies/%2F", "vhost-limits", "vhost-limits/%2F", "user-limits", "user-limits/guest", "parameters", "parameters/shovel", "parameters/shovel/%2F", "global-parameters", "connections/username/guest", "routing/digest", "routing/diff", "routing/explain", "ring", "ring/plan", "cluster", "aliveness-test/%2F",
         "health/checks/alarms", "health/checks/local-alarms", "health/checks/certificate-expiration/1/days", "health/checks/protocol-listener/amqp",
         "health/checks/virtual-hosts", "health/checks/node-is-quorum-critical", "health/checks/node-is-mirror-sync-critical",
         "health/checks/below-node-connection-limit", "health/checks/ready-to-serve-clients", "health/checks/is-in-service",
@@ -18,13 +18,13 @@ GETS = ["whoami", "overview", "cluster-name", "nodes", "nodes/node1", "extension
         "log", "queues/%2F/w", "queues/%2F/w/bindings", "queues/quorum/%2F/w/status", "bindings/%2F/e/amq.topic/q/w", "bindings/%2F/e/amq.topic/q/w/k",
         "policies/%2F/w", "operator-policies/%2F/w", "parameters/c/%2F/w", "global-parameters/w"]
 #: What only an administrator sees.
-SECRET = {"users", "users/guest", "users/guest/permissions", "permissions", "permissions/%2F/guest", "vhosts/%2F/permissions", "definitions", "definitions/%2F", "global-parameters", "parameters", "parameters/shovel", "parameters/shovel/%2F",
+SECRET = {"users", "users/without-permissions", "all-configuration", "users/guest", "users/guest/permissions", "permissions", "permissions/%2F/guest", "vhosts/%2F/permissions", "definitions", "definitions/%2F", "global-parameters", "parameters", "parameters/shovel", "parameters/shovel/%2F",
           "log", "parameters/c/%2F/w", "global-parameters/w", "topic-permissions", "topic-permissions/%2F/guest", "users/guest/topic-permissions", "vhosts/%2F/topic-permissions"}
 #: What needs permissions in the virtual host, whatever the tag.
 SESSION = {"aliveness-test/%2F"}
 #: What says something of the node itself, in whatever state it is.
-OWN = {"whoami", "overview", "cluster-name", "nodes", "nodes/node1", "extensions", "feature-flags", "connections", "channels", "consumers",
-       "routing/digest", "ring", "cluster", "log"}
+OWN = {"whoami", "overview", "cluster-name", "nodes", "nodes/node1", "nodes/node1/memory", "extensions", "feature-flags", "connections", "channels", "consumers",
+       "routing/digest", "routing/diff", "ring", "ring/plan", "cluster", "log"}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -63,7 +63,7 @@ def test_who_may_and_who_may_not(cluster, path):
 
 #: Changes that only an administrator makes, or who has permissions.
 CHANGES = [
-    ("PUT", "vhosts/w", {}), ("DELETE", "vhosts/%2F", None), ("PUT", "users/w", {"tags": ""}), ("DELETE", "users/guest", None),
+    ("PUT", "vhosts/w", {}), ("DELETE", "vhosts/%2F", None), ("POST", "vhosts/%2F/start/node1", None), ("PUT", "users/w", {"tags": ""}), ("POST", "users/bulk-delete", {"users": ["w"]}), ("DELETE", "users/guest", None),
     ("PUT", "permissions/%2F/guest", {"configure": "", "write": "", "read": ""}), ("DELETE", "permissions/%2F/guest", None),
     ("PUT", "exchanges/%2F/w", {"type": "direct"}), ("DELETE", "exchanges/%2F/w", None), ("PUT", "queues/%2F/w", {}), ("DELETE", "queues/%2F/w", None),
     ("POST", "bindings/%2F/e/amq.topic/q/w", {}), ("POST", "definitions", {}), ("POST", "definitions/%2F", {}),
@@ -73,7 +73,7 @@ CHANGES = [
     ("PUT", "operator-policies/%2F/w", {"pattern": "", "definition": {"max-length": 1}}), ("DELETE", "operator-policies/%2F/w", None),
     ("PUT", "vhost-limits/%2F/max-queues", {"value": 1}), ("DELETE", "vhost-limits/%2F/max-queues", None),
     ("PUT", "user-limits/guest/max-channels", {"value": 1}), ("DELETE", "user-limits/guest/max-channels", None),
-    ("PUT", "topic-permissions/%2F/guest", {"exchange": "amq.topic", "write": "", "read": ""}), ("DELETE", "topic-permissions/%2F/guest", None),
+    ("PUT", "topic-permissions/%2F/guest", {"exchange": "amq.topic", "write": "", "read": ""}), ("DELETE", "topic-permissions/%2F/guest/amq.topic", None), ("DELETE", "topic-permissions/%2F/guest", None), ("POST", "all-configuration", {}),
     ("PUT", "parameters/c/%2F/w", {"value": 1}), ("DELETE", "parameters/c/%2F/w", None), ("PUT", "global-parameters/w", {"value": 1}), ("DELETE", "global-parameters/w", None),
     ("DELETE", "users/guest/connections", None), ("DELETE", "bindings/%2F/e/amq.topic/q/w/k", None), ("PUT", "queues/quorum/%2F/w/leader", {"node": "node1"}),
     ("POST", "queues/%2F/w/actions", {"action": "sync"}), ("POST", "rebalance/queues", None),
@@ -145,7 +145,7 @@ def test_a_connection_is_shown_to_its_user_and_to_who_monitors(cluster, eventual
 
 
 @pytest.mark.parametrize("method, path", [("PUT", "vhosts/bad"), ("PUT", "users/bad"), ("PUT", "permissions/%2F/guest"), ("PUT", "exchanges/%2F/bad"), ("PUT", "queues/%2F/bad"), ("PUT", "policies/%2F/bad"), ("PUT", "operator-policies/%2F/bad"), ("PUT", "global-parameters/bad"), ("PUT", "parameters/c/%2F/bad"), ("PUT", "vhost-limits/%2F/max-queues"), ("PUT", "user-limits/guest/max-channels"), ("PUT", "queues/quorum/%2F/w/leader"), ("PUT", "topic-permissions/%2F/guest"),
-                                          ("POST", "bindings/%2F/e/amq.topic/q/bad"), ("POST", "definitions"), ("POST", "exchanges/%2F/amq.topic/publish"), ("POST", "queues/%2F/bad/get"), ("POST", "queues/%2F/w/actions")])
+                                          ("POST", "bindings/%2F/e/amq.topic/q/bad"), ("POST", "definitions"), ("POST", "all-configuration"), ("POST", "users/bulk-delete"), ("POST", "exchanges/%2F/amq.topic/publish"), ("POST", "queues/%2F/bad/get"), ("POST", "queues/%2F/w/actions")])
 @pytest.mark.parametrize("body", [b"{", b"[]", b"\"x\"", b"\xff", b"{\"arguments\": 5, \"tags\": 5, \"routing_key\": 5, \"users\": 5, \"count\": -1}"])
 def test_bodies_that_make_no_sense(cluster, method, path, body):
     answer = cluster[1].ask(method, path, body)
@@ -158,7 +158,7 @@ def test_what_does_not_exist(cluster):
                  "channels/none", "health/checks/none", "connections/none/channels", "policies/%2F/none", "operator-policies/%2F/none", "parameters/c/%2F/none",
                  "global-parameters/none", "queues/%2F/none/bindings", "queues/quorum/%2F/none/status", "bindings/%2F/e/amq.topic/q/none", "user-limits/none",
                  "bindings/%2F/e/amq.topic/q/w/none", "exchanges/%2F/none/bindings/source", "exchanges/%2F/none/bindings/destination", "users/none/permissions",
-                 "users/none/topic-permissions", "topic-permissions/%2F/none"):
+                 "users/none/topic-permissions", "topic-permissions/%2F/none", "nodes/none/memory"):
         answer = cluster[3].get(path)
         assert answer.status == 404 and answer.json["error"], path
 

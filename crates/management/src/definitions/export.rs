@@ -6,11 +6,13 @@
 use super::put_arguments;
 use crate::access::Access;
 use crate::error::Error;
-use crate::extract::Names;
+use crate::extract::{Names, Parameters};
 use crate::{
     CHUNK, Shared, globals, parameters, permissions, policies, topic_permissions, users, vhosts,
 };
 use axum::extract::State;
+use axum::http::header::CONTENT_DISPOSITION;
+use axum::http::{HeaderMap, HeaderValue};
 use axum::{Extension, Json};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -32,8 +34,10 @@ struct Lists {
 pub(crate) async fn all(
     State(node): Shared,
     Extension(access): Extension<Access>,
-) -> Result<Json<Value>, Error> {
+    parameters: Parameters,
+) -> Result<(HeaderMap, Json<Value>), Error> {
     access.administrator()?;
+    let headers = download(&parameters)?;
     let (mut answer, vhosts) = {
         let table = node.metadata().table().read();
         let names: Vec<String> = table.vhosts().map(str::to_owned).collect();
@@ -51,7 +55,24 @@ pub(crate) async fn all(
         lists.add(&node, vhost, true).await;
     }
     lists.finish(&node, &mut answer);
-    Ok(Json(answer))
+    Ok((headers, Json(answer)))
+}
+
+/// Under which name whoever asks wants to save the answer.
+fn download(parameters: &Parameters) -> Result<HeaderMap, Error> {
+    let mut headers = HeaderMap::new();
+    if let Some(name) = parameters.get("download") {
+        let plain = |c: char| c.is_ascii_alphanumeric() || " .-_@+()".contains(c);
+        if name.is_empty() || !name.chars().all(plain) {
+            return Err(Error::bad_request(format!(
+                "'{name}' is no name of a file to download: use letters, digits and .-_@+()"
+            )));
+        }
+        let value = HeaderValue::from_str(&format!("attachment; filename=\"{name}\""))
+            .map_err(|error| Error::bad_request(error.to_string()))?;
+        headers.insert(CONTENT_DISPOSITION, value);
+    }
+    Ok(headers)
 }
 
 /// All that a virtual host has, without saying which one it is.
@@ -59,13 +80,15 @@ pub(crate) async fn vhost(
     State(node): Shared,
     Extension(access): Extension<Access>,
     Names(vhost): Names<String>,
-) -> Result<Json<Value>, Error> {
+    parameters: Parameters,
+) -> Result<(HeaderMap, Json<Value>), Error> {
     access.administrator()?;
+    let headers = download(&parameters)?;
     access.vhost(&node.metadata().table().read(), &vhost)?;
     let (mut answer, mut lists) = (json!({}), Lists::default());
     lists.add(&node, &vhost, false).await;
     lists.finish(&node, &mut answer);
-    Ok(Json(answer))
+    Ok((headers, Json(answer)))
 }
 
 /// Whether every virtual host has an exchange of that name from the start.

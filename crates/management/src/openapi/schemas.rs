@@ -62,11 +62,16 @@ pub(super) fn query(operation: &Operation) -> Vec<Value> {
         ("delete", "/api/exchanges/{vhost}/{exchange}") => {
             vec![flag("if-unused", "Only if nothing is bound from it")]
         }
-        ("post", "/api/definitions" | "/api/definitions/{vhost}") => vec![
-            flag("dry_run", "Only try it, and say what would be declared"),
-            flag("report", "Say what is declared"),
-            text("ignore", "Kinds to pass over, divided by commas"),
-        ],
+        ("get", "/api/definitions" | "/api/definitions/{vhost}" | "/api/all-configuration") => {
+            vec![text("download", "The name of a file to save the answer as")]
+        }
+        ("post", "/api/definitions" | "/api/definitions/{vhost}" | "/api/all-configuration") => {
+            vec![
+                flag("dry_run", "Only try it, and say what would be declared"),
+                flag("report", "Say what is declared"),
+                text("ignore", "Kinds to pass over, divided by commas"),
+            ]
+        }
         ("get", "/api/log") => {
             let whole = |name, what| of(name, json!({"type": "integer", "minimum": 0}), what);
             vec![
@@ -83,7 +88,8 @@ pub(super) fn query(operation: &Operation) -> Vec<Value> {
             vec![
                 text("vhost", "The virtual host; / by default"),
                 text("exchange", "The exchange; the default exchange by default"),
-                text("key", "The routing key"),
+                text("routing_key", "The routing key"),
+                text("key", "The same, if routing_key is not given"),
                 of("header", headers, "NAME=VALUE, any number of times"),
                 text(
                     "user",
@@ -139,7 +145,7 @@ pub(super) fn responses() -> Value {
     })
 }
 
-/// The fields that an object always has, `NAME:TYPE`, divided by spaces. A type is a letter: s(tring), n(umber), b(oolean), o(bject), a(rray).
+/// The fields that an object always has, `NAME:TYPE`, divided by spaces. A type is a letter: s(tring), n(umber), b(oolean), o(bject), a(rray), x: any of them.
 fn object(fields: &str) -> Value {
     let mut properties = Map::new();
     for field in fields.split_whitespace() {
@@ -149,6 +155,7 @@ fn object(fields: &str) -> Value {
             "n" => json!({"type": "number"}),
             "b" => json!({"type": "boolean"}),
             "a" => json!({"type": "array", "items": {}}),
+            "x" => json!({}),
             _ => json!({"type": "object"}),
         };
         properties.insert(name.to_owned(), kind);
@@ -199,12 +206,15 @@ fn answered() -> Map<String, Value> {
             "Ring",
             "epoch:n shards:n members:a owners:a placements:a moves:a given:a",
         ),
+        ("Plan", "epoch:n moves:a"),
+        ("Memory", "memory:x"),
         ("Log", "node:s lines:a next:n lost:n"),
         ("Replicas", "replicas:a"),
+        ("Diff", "nodes:a differences:a more:b"),
         ("Digest", "node:s applied_index:n digest:s ring_epoch:n"),
         (
             "Explanation",
-            "node:s applied_index:n queue_write_checks:b vhost:s exchange:s routing_key:s headers:o queues:a steps:a",
+            "node:s applied_index:n ring_epoch:n queue_write_checks:b vhost:s exchange:s routing_key:s headers:o queues:a steps:a",
         ),
         (
             "Page",
@@ -243,7 +253,7 @@ fn answered() -> Map<String, Value> {
         ),
         (
             "Vhost",
-            "name:s description:s tags:a default_queue_type:s metadata:o tracing:b",
+            "name:s description:s tags:a default_queue_type:s metadata:o tracing:b cluster_state:o messages:n messages_ready:n messages_unacknowledged:n",
         ),
         (
             "User",
@@ -389,6 +399,13 @@ fn sent() -> Map<String, Value> {
                     "pattern": pattern(), "definition": any(), "priority": whole(),
                     "apply-to": one_of(&["all", "exchanges", "queues", "classic_queues", "quorum_queues", "streams"]),
                 }),
+            ),
+        ),
+        (
+            "OldUsers",
+            schema(
+                &["users"],
+                json!({"users": {"type": "array", "items": {"type": "string"}}}),
             ),
         ),
         ("NewLeader", schema(&["node"], json!({"node": text()}))),
