@@ -90,7 +90,7 @@ pub(crate) async fn revive(
 }
 
 /// Waits until the table says of nodes that have just died that they are down, as everybody else shows them already.
-async fn settle(node: &Arc<Node>) {
+pub(crate) async fn settle(node: &Arc<Node>) {
     let until = Instant::now() + CHANGE_DEADLINE;
     while Instant::now() < until {
         let observed = node.processes(PEERS_DEADLINE).await;

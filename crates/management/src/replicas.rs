@@ -6,7 +6,7 @@
 use crate::access::Access;
 use crate::error::Error;
 use crate::extract::{Body, Names};
-use crate::{Shared, change};
+use crate::{Shared, change, membership};
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::{Extension, Json};
@@ -135,6 +135,7 @@ pub(crate) async fn rebalance(
     State(node): Shared,
     Extension(access): Extension<Access>,
 ) -> Result<StatusCode, Error> {
+    membership::settle(&node).await;
     let home: Vec<(ShardId, NodeId)> = {
         let table = node.metadata().table().read();
         given(&table)
