@@ -40,7 +40,7 @@ const CLOSE_DEADLINE: Duration = Duration::from_secs(5);
 /// How long a client's close may wait for what belonged to it to be gone: a little more than a command may take.
 const END_DEADLINE: Duration = Duration::from_secs(12);
 /// How long publishes that have arrived in part may keep more than [`UNFINISHED_KEPT`] while publishes are held back because there is too little memory.
-const UNFINISHED_DEADLINE: Duration = Duration::from_secs(60);
+const UNFINISHED_DEADLINE: Duration = Duration::from_secs(15);
 /// Bytes of unfinished publishes that a connection may keep however long publishes are held back.
 const UNFINISHED_KEPT: u64 = 1 << 20;
 /// How soon a publish that is held back is offered again.
