@@ -199,7 +199,10 @@ async fn errors_are_amqps() {
     let text = post(DEFAULT, bad.clone(), 400).await;
     assert!(text.starts_with("user_id property set to"), "{text}");
     bad["properties"] = json!({"expiration": "soon"});
-    assert_eq!(post(DEFAULT, bad, 400).await, "invalid expiration 'soon': no_integer");
+    assert_eq!(
+        post(DEFAULT, bad, 400).await,
+        "invalid expiration 'soon': no_integer"
+    );
     for key in ["properties", "routing_key", "payload", "payload_encoding"] {
         let mut body = message("q", "x");
         body.as_object_mut().unwrap().remove(key);
